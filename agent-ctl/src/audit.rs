@@ -25,9 +25,10 @@ const DETAIL_BYTES_MAX: usize = 60;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Logins and failed ones, people and hosts that were let in and out, invitations, captures with who, where, what, why and \
-what came of it. What must be on record is there before it is done; each line has the hash of the one before it. \
-Administrators read it.
+The log has logins and failed logins, people and hosts that were added or removed, invitations, \
+and captures: who, where, what, why, and the result. An action that must be on record is logged \
+before it is carried out. Each line has the hash of the line before it. Reading the log needs the \
+role admin.
 
 Examples:
   agent-ctl audit
@@ -38,10 +39,10 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// How far back, by the collector's clock
+    /// How far to go back, by the collector's clock
     #[arg(long, value_name = "AGE", default_value = "1d", value_parser = age)]
     since: Duration,
-    /// Most lines, the newest of them
+    /// Maximum number of lines; the newest are shown
     #[arg(long, value_name = "NUMBER")]
     limit: Option<u32>,
     #[command(flatten)]
@@ -52,8 +53,8 @@ pub struct Args {
 enum Action {
     /// Check that the log is complete and unchanged
     #[command(after_help = "\
-Exit code 6 when something is wrong. Note the last number and hash somewhere else: whoever has the disk of the \
-collector can rewrite the whole log, but cannot make it end in the same hash.
+Exit code 6: something is wrong. Keep the last number and hash somewhere else: somebody with the \
+collector's disk can rewrite the complete log, but cannot make it end in the same hash.
 
 Examples:
   agent-ctl audit verify
@@ -85,7 +86,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             })?;
         } else if sound {
             out.write(&format!(
-                "{} lines, {} to {}, complete and unchanged; the last has the hash {}\n",
+                "{} lines, {} to {}, complete and unchanged; the hash of the last line is {}\n",
                 units::count(found.lines),
                 found.first_seq,
                 found.last_seq,
@@ -97,7 +98,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
                 .map(|problem| format!("{}\n", clean(problem)))
                 .collect();
             out.write(&problems)?;
-            note!("the audit log was changed, or is damaged");
+            note!("the audit log was changed or is damaged");
         }
         return Ok(if sound { exit::OK } else { exit::PARTIAL });
     }

@@ -21,9 +21,9 @@ use std::path::PathBuf;
 /// Captures on one host, or on many of a fleet.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What it covers, misses and costs goes to standard error. Ctrl-C ends it with what there is. Exit code 6: it \
-was ended before its time, or there are no samples, and then nothing is written, or most was lost; of a fleet also: not all hosts \
-that were selected are in the profile.
+Coverage, losses and cost go to standard error. Ctrl-C ends the capture and keeps what was sampled \
+so far. Exit code 6: the capture ended early, most samples were lost, or there are no samples and \
+nothing is written. With a fleet also: the profile misses some of the selected hosts.
 
 Examples:
   agent-ctl capture --unit api --duration 10s --rate 997 -o api.html
@@ -41,7 +41,7 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, as in `agent-ctl profile`
+    /// Labels to group samples by, as in `agent-ctl profile`
     #[arg(
         long,
         value_name = "LABEL,…",

@@ -33,24 +33,25 @@ pub struct Args {
 /// What to do with captures.
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// End a capture with what there is; whoever started it gets that
+    /// End a capture; whoever started it gets the samples so far
     Cancel {
-        /// Its id
+        /// Id of the capture
         #[arg(value_parser = crate::number::any::<u64>())]
         id: u64,
     },
     /// Save or print the profile of a capture that the collector keeps (with --collector)
     #[command(after_help = "\
-The time before is in the same file, or next to it where it is of another event. Exit code 6: not all hosts that \
-were asked are in the profile, there are no samples, or most was lost.
+The file includes the time before the capture; if that has another event, it goes to a second \
+file. Exit code 6: the profile misses some of the hosts, there are no samples, or most samples \
+were lost.
 
 Examples:
   agent-ctl --collector c1 captures get 7 -o api.html
   agent-ctl --collector c1 captures get 7 --unit api.service --format folded")]
     Get(Box<get::Get>),
-    /// Remove a capture that the collector keeps, for good (with --collector)
+    /// Delete a capture that the collector keeps (with --collector)
     Delete {
-        /// Its number in the list
+        /// Number of the capture in the list
         #[arg(value_parser = crate::number::any::<u64>())]
         id: u64,
     },
@@ -69,8 +70,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(exit::OK);
     }
     if matches!(args.action, Some(Action::Get(_) | Action::Delete { .. })) {
-        let message = "failed to ask for a kept capture: an agent keeps none\n\
-                       give --collector HOST:PORT";
+        let message = "failed to get a kept capture: an agent keeps no captures\ngive --collector \
+            HOST:PORT";
         return Err(fail(exit::USAGE, message));
     }
     let mut client = Client::connect(connection, &peer).await?;

@@ -18,9 +18,9 @@ use std::collections::HashMap;
 /// Shows the tree of cgroups with their CPU time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Shares are of all CPU time sampled in the range. A collector adds the trees of its hosts up by path. \
-JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there is none, most \
-was lost, or a collector misses part of what it should have.
+Shares refer to all CPU time sampled in the range. A collector adds up the trees of its hosts by \
+path. JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there are no samples, \
+most were lost, or the collector misses part of the data.
 
 Examples:
   agent-ctl cgroups --since 10m
@@ -35,13 +35,13 @@ pub struct Args {
     /// Label matchers, such as `region="eu"` (with --collector)
     #[arg(long, value_name = "MATCHERS", help_heading = "Samples")]
     selector: Vec<String>,
-    /// Order of cgroups with the same parent; of all of them with --flat
+    /// Order of cgroups with the same parent; with --flat of all cgroups
     #[arg(long, value_enum, default_value_t = Sort::Total)]
     sort: Sort,
-    /// A list instead of a tree
+    /// Print a list instead of a tree
     #[arg(long)]
     flat: bool,
-    /// Most levels of the tree, the root's included
+    /// Maximum depth of the tree, counted from the root
     #[arg(long, value_name = "LEVELS", value_parser = crate::number::within::<usize>(1, u64::MAX))]
     depth: Option<usize>,
     /// Maximum number of rows
@@ -53,9 +53,9 @@ pub struct Args {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Sort {
-    /// CPU time with all below it
+    /// CPU time of the cgroup and all below it
     Total,
-    /// CPU time of its own
+    /// CPU time of the cgroup itself
     #[value(name = "self")]
     Own,
     /// Path
@@ -112,7 +112,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
     if answer.rows_left_out > 0 {
         let left_out = units::count(answer.rows_left_out);
-        note!("{left_out} cgroups with the least CPU time are left out");
+        note!("{left_out} cgroups with the least CPU time are not shown");
     }
     if let Some(fleet) = &answer.fleet {
         fleet.note();
@@ -126,7 +126,7 @@ fn samples(args: &Args, peer: &Peer) -> Result<Samples> {
     samples.matchers.extend(args.hosts.matchers());
     select::check(&samples.matchers, peer)?;
     if !peer.is_collector() && !args.selector.is_empty() {
-        let why = "an agent's tree is of its whole host";
+        let why = "an agent has only its own host";
         return Err(fleet_option("--selector", why));
     }
     for text in &args.selector {

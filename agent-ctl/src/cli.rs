@@ -25,7 +25,7 @@ pub struct Cli {
     /// How to reach the agent or the collector.
     #[command(flatten)]
     pub connection: Connection,
-    /// What to do.
+    /// The subcommand.
     #[command(subcommand)]
     pub command: Command,
 }
@@ -59,17 +59,17 @@ Examples:
   agent-ctl --collector c1 symbols upload target/release/api
   agent-ctl --collector c1 capture --select unit=api.service,zone=a --duration 30s -o api.html
 
-Whom to ask:
-  the agent of this host    nothing to give: {DEFAULT_TARGET}
-  the agent of another      --agent HOST:PORT, most often with --tls-ca FILE and --token-file FILE
-  the collector of a fleet  --collector HOST, at port {COLLECTOR_PORT} unless given; of another machine after
-                            agent-ctl login, by its name
-After a login its collector is asked where neither --agent nor --collector says whom, if no agent runs here.
-Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR name who is asked when the command line does not; \
+Choose an agent or a collector:
+  the agent of this host    no option; the default is {DEFAULT_TARGET}
+  the agent of another      --agent HOST:PORT, usually with --tls-ca FILE and --token-file FILE
+  the collector of a fleet  --collector HOST [default port: {COLLECTOR_PORT}]; on another machine run
+                            agent-ctl login first, then use its name
+Without --agent and --collector, the collector of the last login is used if no agent runs here.
+Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR replace the options --agent and --collector; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, events, symbols, page, users, \
-whoami and audit; the other commands ask an agent.
+A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, \
+events, symbols, page, users, whoami and audit; the other commands need an agent.
 
 {}",
         exit::HELP
@@ -83,9 +83,9 @@ pub enum Command {
     Status(status::Args),
     /// Check that sampling works; show what is degraded and how to fix it
     Doctor(doctor::Args),
-    /// Show what changed on a fleet: services, hosts and functions, since when, and how sure it is
+    /// Show what changed on a fleet: services, hosts and functions, since when, with the error
     Overview(Box<overview::Args>),
-    /// List the hosts of a fleet: when each was last seen, its CPU time, missing data
+    /// List the hosts of a fleet: last seen, CPU time, missing data
     Hosts(hosts::Args),
     /// Show the tree of cgroups with their CPU time
     Cgroups(cgroups::Args),
@@ -95,44 +95,44 @@ pub enum Command {
     Profile(profile_cmd::Args),
     /// Record a new profile: any rate or event, optionally with the minutes before it
     Capture(Box<capture::Args>),
-    /// Record, and show which lines and instructions of a function take the time
+    /// Record samples and show which lines and instructions of a function take the time
     Annotate(annotate::Args),
-    /// List captures that run and those that ended, or end one
+    /// List captures, cancel one, or get the profile of one
     Captures(captures::Args),
-    /// Draw when samples were taken: seconds against parts of a second, to find what comes and goes
+    /// Draw a heat map of when samples were taken, to find short bursts
     Heatmap(heatmap::Args),
-    /// Read a profile of another tool and write it in any format
+    /// Read a profile from another tool and write it in any format
     Import(import::Args),
     /// Compare two times, two selections or two files
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),
-    /// List deploys and notes of a fleet, add one, or take one back
+    /// List deploys and notes of a fleet; add or delete one
     Events(events::Args),
     /// Upload symbol tables to a collector, so that stripped programs have names
     Symbols(symbols::Args),
     /// Print a line for each window as it closes
     Tail(tail::Args),
-    /// Have this host push to a collector of a fleet that invited it
+    /// Join this host to a fleet: it pushes to the fleet's collector
     Join(join::Args),
-    /// Have this host push to its fleet no more
+    /// Remove this host from its fleet: it stops pushing
     Leave(join::LeaveArgs),
-    /// Log in to a collector: after that it is asked without any option
+    /// Log in to a collector and make it the default
     Login(login::Args),
-    /// Forget the token for a collector
+    /// Delete the stored token for a collector
     Logout(login::LogoutArgs),
-    /// Say who a collector takes you for, and what you may do there
+    /// Show your name and role at a collector
     Whoami(login::WhoamiArgs),
     /// Print a link that opens the page of a collector
     Page(page::Args),
-    /// Show and change who may ask a collector
+    /// List, add and remove the users of a collector
     Users(users::Args),
-    /// Show what was done at a collector, and by whom
+    /// Show the audit log of a collector: who did what
     Audit(audit::Args),
     /// Check a configuration file; show or reload the agent's
     Config(config::Args),
     /// Print completions for a shell
     Completions(completions::Args),
-    /// Print the manual page, or write all of them to a directory
+    /// Print the manual page, or write all manual pages to a directory
     Man(man::Args),
 }

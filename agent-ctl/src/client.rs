@@ -39,7 +39,7 @@ impl Client {
     /// The clock that relative times count from: the agent's own.
     pub async fn clock(&mut self) -> Result<Clock> {
         let call = self.service.get_status(GetStatusRequest {});
-        let status = self.route.answer("ask the agent", call).await?;
+        let status = self.route.answer("query the agent", call).await?;
         Ok(Clock::at(status.now_unix_ns))
     }
 

@@ -68,7 +68,7 @@ impl Collector {
     /// The clock that relative times count from: the collector's own.
     pub async fn clock(&mut self) -> Result<Clock> {
         let call = self.service.status(StatusRequest {});
-        let status = self.route.answer("ask the collector", call).await?;
+        let status = self.route.answer("query the collector", call).await?;
         self.kept = status.kept;
         Ok(Clock::at(status.now_unix_ns))
     }
@@ -151,7 +151,7 @@ impl Collector {
             let has_quality = response.quality.is_some();
             if has_quality && quality.is_some() {
                 return Err(anyhow!(
-                    "failed to {WHAT}: the collector told its data quality twice"
+                    "failed to {WHAT}: the collector sent its data quality twice"
                 ));
             }
             quality = quality.or(response.quality);

@@ -54,26 +54,26 @@ pub struct Args {
 enum ConfigCommand {
     /// Check a file with the daemon or collector installed here; exit code 3 when it is invalid
     #[command(after_help = "\
-Runs `fleetprofd --check-config FILE`, or the same of `fleetprof-collector`, found next to agent-ctl or in \
-PATH: all that is wrong with it in one run, with the lines.
+Runs `fleetprofd --check-config FILE` or `fleetprof-collector --check-config FILE`, found next to \
+agent-ctl or in PATH. Prints all errors of the file with their lines.
 
 Examples:
   agent-ctl config check config/agent.yaml
   agent-ctl config check config/collector.yaml
   agent-ctl config check --of collector /tmp/new.yaml")]
     Check {
-        /// The file
+        /// Configuration file to check
         file: PathBuf,
-        /// Program that the file configures [default: by the file name, or agent]
+        /// Program that reads the file [default: derived from the file name, or agent]
         #[arg(long, value_enum)]
         of: Option<Daemon>,
     },
-    /// Print the configuration in force as YAML, defaults filled in
+    /// Print the active configuration as YAML, with all defaults
     #[command(after_help = "Example:\n  agent-ctl config show")]
     Show,
-    /// Have the agent read its file again: all of it is taken, or none
+    /// Reload the agent's configuration file; nothing changes if it is invalid
     #[command(after_help = "\
-Exit code 3: the file is invalid, the configuration in force stays.
+Exit code 3: the file is invalid, and the active configuration stays.
 
 Example:
   agent-ctl config reload")]
@@ -83,7 +83,7 @@ Example:
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let client = async || {
-        let instead = "a collector reads its file again at SIGHUP: `fleetprof-collector --help`";
+        let instead = "a collector reloads its file at SIGHUP: see `fleetprof-collector --help`";
         let agent = connection.agent_only("config", instead)?;
         Client::connect(connection, &agent).await
     };
@@ -148,7 +148,7 @@ fn check(of: Daemon, file: &Path) -> Result<u8> {
     let status = match status {
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
             let message = format!(
-                "failed to check `{}`: no {} next to agent-ctl nor in PATH",
+                "failed to check `{}`: no {} found next to agent-ctl or in PATH",
                 file.display(),
                 of.program()
             );

@@ -214,26 +214,26 @@ impl Route {
                 format!("try again in {seconds} s")
             }
             Code::Unauthenticated if fleet => {
-                "log in with `agent-ctl login COLLECTOR -`, which reads a token, or give it with --token-file; an \
-                 administrator makes it with `agent-ctl users add`"
+                "log in with `agent-ctl login COLLECTOR -`, or use --token-file; an administrator \
+                 makes the token with `agent-ctl users add`"
                     .to_owned()
             }
             Code::Unauthenticated => format!("give the {kind}'s token with --token-file"),
             Code::Unimplemented => format!(
-                "look at address and version: what listens there is no {kind}, or one of another version \
-                 than this agent-ctl ({})",
+                "check the address and version: the server there is not a {kind}, or has another \
+                 version than this agent-ctl ({})",
                 env!("CARGO_PKG_VERSION")
             ),
             Code::ResourceExhausted | Code::DeadlineExceeded | Code::OutOfRange if fleet => {
-                "where the question is the cause, ask for less: a shorter time (--since), fewer hosts \
-                 (--host), or part of the samples (--unit, --selector)"
+                "if the query is too large, narrow it: a shorter time (--since), fewer hosts \
+                 (--host), or fewer samples (--unit, --selector)"
                     .to_owned()
             }
             _ => String::new(),
         };
         let why = match status.code() {
             Code::Unavailable | Code::Unknown | Code::Internal if is_gone(status) => {
-                format!("the {kind} went away")
+                format!("the {kind} closed the connection")
             }
             _ if message.is_empty() => format!("{:?}", status.code()),
             _ => message,
@@ -270,7 +270,7 @@ fn endpoint(connection: &Connection, peer: &Peer, pin: Option<&Credential>) -> R
                 return Err(fail(
                     exit::USAGE,
                     format!(
-                        "failed to use token: it would cross the network in clear text\n\
+                        "failed to use the token: it would cross the network in clear text\n\
                          give --tls-ca with the authority of the {}'s certificate",
                         peer.kind
                     ),
@@ -345,7 +345,7 @@ fn bearer(token: &str) -> Result<MetadataValue<Ascii>> {
     let mut value: MetadataValue<Ascii> = value.map_err(|_| {
         fail(
             exit::USAGE,
-            "failed to use the token: it has characters that no token has",
+            "failed to use the token: it has invalid characters",
         )
     })?;
     value.set_sensitive(true);
@@ -357,12 +357,12 @@ fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
     let mut message = format!("failed to reach {kind} at `{target}`: {why}");
     match (kind, target) {
         (Kind::Agent, Target::Unix(_)) => message.push_str(
-            "\nstart it (`systemctl start fleetprofd`) or say with --agent where it listens; \
+            "\nstart it (`systemctl start fleetprofd`) or give its address with --agent; \
              `agent-ctl doctor` tells more",
         ),
         (Kind::Collector, _) => message.push_str(
-            "\nstart it (`systemctl start fleetprof-collector`) or say with --collector where it \
-             listens",
+            "\nstart it (`systemctl start fleetprof-collector`) or give its address with \
+             --collector",
         ),
         (Kind::Agent, Target::Tcp(_)) => {}
     }
@@ -373,10 +373,10 @@ fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
 fn meaning(target: &Target, error: &std::io::Error) -> Option<&'static str> {
     match (target, error.kind()) {
         (Target::Unix(_), ErrorKind::NotFound) => {
-            Some("there is no such socket: the agent does not run, or listens elsewhere")
+            Some("the socket does not exist: the agent is not running, or listens elsewhere")
         }
         (Target::Unix(_), ErrorKind::ConnectionRefused) => {
-            Some("nobody listens on this socket: the agent that made it has ended")
+            Some("nothing listens on the socket: the agent has ended")
         }
         _ => None,
     }
@@ -407,7 +407,7 @@ fn connect_error(peer: &Peer, error: &tonic::transport::Error) -> anyhow::Error 
     if last.contains(WRONG_AUTHORITY) && peer.is_collector() {
         return unreachable(
             peer,
-            "whoever answers there is not the collector that the token is for",
+            "the server there is not the collector that the token is for",
         );
     }
     unreachable(peer, &clean(&last))

@@ -94,8 +94,8 @@ impl Delivery<'_> {
                     if rates_differ && look.measure(&total.info) == MeasureBy::Count {
                         look.measure = Some(MeasureBy::Weight);
                         self.note(
-                            "widths and counts stand for weight: before the capture it was \
-                                   sampled at another rate",
+                            "widths and counts show weight: the time before the capture was \
+                             sampled at another rate",
                         );
                     }
                 }
@@ -143,7 +143,7 @@ impl Delivery<'_> {
     /// The past by another event: in a file of its own.
     fn write_apart(&self, past: &Profile, of: (&Clock, &CaptureInfo)) -> Result<u8> {
         if past.samples.is_empty() {
-            self.note("the flight recorder has no samples of the time before");
+            self.note("the flight recorder has no samples from the time before");
             return Ok(exit::OK);
         }
         match past_path(self.output) {
@@ -154,8 +154,8 @@ impl Delivery<'_> {
             None => {
                 let event = clean(&past.info.event).into_owned();
                 note!(
-                    "agent-ctl: the time before is of {event}, which does not add up with the \
-                     capture's event: left out\ngive a file with -o, and it goes to another next to it"
+                    "agent-ctl: the time before was sampled with {event}, which cannot be added to \
+                     the capture's event: skipped\ngive a file with -o to write it to a second file"
                 );
                 Ok(exit::PARTIAL)
             }

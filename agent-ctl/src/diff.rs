@@ -22,14 +22,14 @@ use std::path::{Path, PathBuf};
 /// Compares two times, two selections or two files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A side is a range `FROM..TO` (either end may be left out) or a file of any kind that \
-`agent-ctl import` reads: pprof, JSON, folded stacks, perf script text, speedscope. Deltas are of \
-shares, in percentage points, with their 95 % error; `*` marks those beyond it. Where a collector is \
-asked for both sides, the error is from how much shares of self time move between parts of the ranges, \
-as on its page. Elsewhere, and with --total, it is that of sampling alone: real spread between hosts \
-and minutes is larger, and of a hundred functions about five are marked by chance.
-Exit code 6: a side has no samples, most of it was lost, or a collector misses part of what it should \
-have.
+A side is a range `FROM..TO` (either end is optional) or a file that `agent-ctl import` reads: \
+pprof, JSON, folded stacks, perf script text, speedscope. Deltas are changes of shares in \
+percentage points, with their 95 % error; `*` marks deltas beyond the error. If a collector \
+answers for both sides, the error shows how much self time moves between parts of the ranges, as \
+on its page. Otherwise, and with --total, the error covers sampling only: real spread between \
+hosts and minutes is larger, and about five in a hundred functions are marked by chance.
+Exit code 6: a side has no samples, most of its samples were lost, or the collector misses part of \
+the data.
 
 Examples:
   agent-ctl diff --before -1h..-30m --after -5m.. --unit nginx
@@ -37,7 +37,7 @@ Examples:
   agent-ctl diff --before monday.pb.gz --after -5m.. -o diff.html
   agent-ctl --collector c1 diff --before-selector 'host!=\"web-1\"' --after-selector 'host=\"web-1\"'")]
 pub struct Args {
-    /// The first side; left out, the same as the second
+    /// First side [default: the same as the second]
     #[arg(
         long,
         value_name = "RANGE|FILE",
@@ -45,7 +45,7 @@ pub struct Args {
         help_heading = "Sides"
     )]
     before: Option<String>,
-    /// The second side; left out, the last five minutes
+    /// Second side [default: the last 5 minutes]
     #[arg(
         long,
         value_name = "RANGE|FILE",
@@ -53,23 +53,23 @@ pub struct Args {
         help_heading = "Sides"
     )]
     after: Option<String>,
-    /// Label matchers of the first side alone
+    /// Label matchers for the first side only
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
     before_selector: Option<String>,
-    /// Label matchers of the second side alone
+    /// Label matchers for the second side only
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
     after_selector: Option<String>,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Order by change of the share with callees, not of the function's own
+    /// Sort by the change of total time instead of self time
     #[arg(long, help_heading = "Output")]
     total: bool,
-    /// Only changes beyond their error
+    /// Show only changes beyond their error
     #[arg(long, help_heading = "Output")]
     significant: bool,
-    /// Maximum number of rows of the table
+    /// Maximum number of rows in the table
     #[arg(
         long,
         value_name = "ROWS",
@@ -160,7 +160,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             return Ok(exit::PARTIAL);
         }
         DiffFormat::Text => {
-            note!("± is of {}", comparison.error(args.total).sentence());
+            note!(
+                "the error ± covers {}",
+                comparison.error(args.total).sentence()
+            );
             table(&comparison, &args).show(out).into_bytes()
         }
         format => render::write_diff(&diff, format, !args.absolute)?,
@@ -185,8 +188,8 @@ impl Args {
         {
             return Err(fail(
                 exit::USAGE,
-                "failed to compare: both sides are the same\n\
-                 give --before, --before-selector or --after-selector",
+                "failed to compare: both sides are identical\ngive --before, --before-selector or \
+                 --after-selector",
             ));
         }
         let after = self.after.as_deref().unwrap_or(DEFAULT_RANGE);
@@ -298,8 +301,8 @@ fn overlap([first, second]: &[SideArgs<'_>; 2], before: &Info, after: &Info) -> 
         && first.selector == second.selector;
     if overlapping {
         note!(
-            "agent-ctl: both sides hold the same {:.1} s: windows are not split, so leave a window's \
-             length between the ranges",
+            "agent-ctl: both sides share {:.1} s: windows are not split, so leave at least a \
+             window's length between the ranges",
             overlap_ns as f64 * 1e-9
         );
     }
@@ -317,7 +320,7 @@ fn by_name_alone(before: &mut Profile, after: &mut Profile) {
         (true, false) => "after",
         _ => return,
     };
-    note!("agent-ctl: `{side}` has no modules: functions are compared by name alone");
+    note!("agent-ctl: `{side}` has no modules: functions are compared by name only");
     *before = before.by_name_alone();
     *after = after.by_name_alone();
 }
@@ -397,9 +400,7 @@ enum ErrorKind {
 impl ErrorKind {
     fn sentence(self) -> &'static str {
         match self {
-            ErrorKind::Sampling => {
-                "sampling alone: real spread between hosts and minutes is larger"
-            }
+            ErrorKind::Sampling => "sampling only: real spread between hosts and minutes is larger",
             ErrorKind::Spread => "how much shares move between parts of the ranges",
         }
     }

@@ -21,14 +21,14 @@ use std::time::{Duration, Instant};
 /// Proves that samples arrive and names whatever is degraded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Burns one CPU for a second and looks for itself in the agent's samples. Exit codes: 0 all is well, \
-5 no agent answers (this machine is checked instead), 6 something is degraded.
+Uses one CPU for a second and looks for itself in the agent's samples. Exit codes: 0 all is well, \
+5 no agent answers (doctor checks this machine instead), 6 something is degraded.
 
 Examples:
   agent-ctl doctor
   agent-ctl doctor --json | jq '.degradations[].remedy'")]
 pub struct Args {
-    /// How long to burn CPU for the proof, 30s at most
+    /// How long to use one CPU for the check, at most 30s
     #[arg(long, value_name = "DURATION", default_value = "1s", value_parser = burn_length)]
     burn: Duration,
     #[command(flatten)]
@@ -56,7 +56,7 @@ const TABLES_SINCE: Duration = Duration::from_secs(300);
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "`agent-ctl status --collector HOST:PORT` and `agent-ctl hosts` tell of a fleet";
+    let instead = "use `agent-ctl status --collector HOST:PORT` and `agent-ctl hosts` for a fleet";
     let agent = connection.agent_only("doctor", instead)?;
     match Client::connect(connection, &agent).await {
         Ok(mut client) => examine(out, &mut client, &args).await,
@@ -335,12 +335,13 @@ impl Proof {
     fn sentence(&self) -> String {
         if self.burned_s == 0.0 {
             return format!(
-                "samples arrive: {} of all CPUs",
+                "samples arrive: {} from all CPUs",
                 units::count(self.all_samples)
             );
         }
         format!(
-            "samples arrive: {} of this process in {:.2} s of CPU (about {:.0} expected), {} in all",
+            "samples arrive: {} from this process in {:.2} s of CPU time (about {:.0} expected), \
+             {} in total",
             self.own_samples,
             self.burned_s,
             self.expected,
@@ -379,13 +380,13 @@ fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
         return None;
     }
     let why = match export.last_error.as_str() {
-        "" => "no connection has come about yet",
+        "" => "no connection so far",
         why => why,
     };
     Some(Finding {
         id: "collector_away".to_owned(),
         message: format!(
-            "the collector at {} is not reached now ({why}): {} windows wait for it",
+            "the collector at {} is unreachable ({why}): {} windows wait for it",
             export.collector,
             units::count(export.waiting_windows)
         ),
@@ -566,12 +567,12 @@ fn without_agent(
         let _ = writeln!(
             text,
             "\n{}",
-            out.tone(Tone::Strong, "What it would find on this machine")
+            out.tone(Tone::Strong, "What the agent would find on this machine")
         );
         if findings.is_empty() {
             let _ = writeln!(
                 text,
-                "{} nothing stands in its way",
+                "{} no problem found",
                 mark(out, Severity::Unspecified)
             );
         }

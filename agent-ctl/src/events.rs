@@ -26,8 +26,9 @@ const MESSAGE_BYTES_MAX: usize = 8 << 20;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Only a collector keeps events: --collector, or FLEETPROF_COLLECTOR. They are marked on every chart of its page. Deploys \
-are found by themselves where agents, images or versions change; a pipeline tells of the rest.
+Only a collector keeps events: use --collector or FLEETPROF_COLLECTOR. Its page marks them on \
+every chart. The collector finds deploys where agents, images or versions change; add others from \
+your pipeline.
 
 Examples:
   agent-ctl events --since 7d
@@ -38,13 +39,13 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     action: Option<Action>,
-    /// How far back, by the collector's clock
+    /// How far to go back, by the collector's clock
     #[arg(long, value_name = "AGE", default_value = "1d", value_parser = age)]
     since: Duration,
-    /// Deploys alone, or notes alone
+    /// Show only deploys, or only notes
     #[arg(long, value_enum)]
     kind: Option<Kind>,
-    /// Most events, the newest of them
+    /// Maximum number of events; the newest are shown
     #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     limit: u32,
     #[command(flatten)]
@@ -54,7 +55,7 @@ pub struct Args {
 /// What an event is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Kind {
-    /// Software of hosts was changed
+    /// A change of software on hosts
     Deploy,
     /// Anything else
     Note,
@@ -71,9 +72,10 @@ impl Kind {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Note that something happened
+    /// Add an event
     #[command(after_help = "\
-It needs the role operator. The same text with the same --at is noted once, so a pipeline may try again.
+This needs the role operator. The same text with the same --at is stored once, so a pipeline may \
+retry.
 
 In CI, after a deploy:
   agent-ctl --collector c1 events add \"api $VERSION\" --deploy --at \"$DEPLOYED_AT\" --label unit=api.service \\
@@ -83,7 +85,7 @@ Examples:
   agent-ctl events add 'failover of db-1' --at 14:03
   agent-ctl events add 'load test' --at 1h --until 20m --label namespace=shop")]
     Add(Box<Add>),
-    /// Take events back, by their numbers in the list
+    /// Delete events by their numbers in the list
     Delete {
         /// Numbers of events
         #[arg(required = true, value_name = "NUMBER")]
@@ -93,22 +95,22 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// What happened, in at most 1000 bytes
+    /// What happened, at most 1000 bytes
     #[arg(value_name = "TEXT")]
     text: String,
     /// Mark it as a deploy
     #[arg(long)]
     deploy: bool,
-    /// When: 5m (ago), 14:03, 2026-11-27T14:03:00Z; left out: now
+    /// Start: 5m (ago), 14:03 or 2026-11-27T14:03:00Z [default: now]
     #[arg(long, value_name = "TIME")]
     at: Option<String>,
-    /// When it ended; left out: it has no length
+    /// End, same formats [default: a single moment]
     #[arg(long, value_name = "TIME")]
     until: Option<String>,
-    /// What it is about, as samples are labelled; may be given again
+    /// Label of the samples that the event concerns; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = pair)]
     labels: Vec<(String, String)>,
-    /// Where there is more: http:// or https://
+    /// Link to more information, http:// or https://
     #[arg(
         long,
         value_name = "URL",
@@ -187,7 +189,7 @@ async fn delete(
     for &id in ids {
         let call = service.delete(DeleteAnnotationRequest { id });
         route.answer("delete the event", call).await?;
-        note!("event {id} is deleted");
+        note!("event {id} deleted");
     }
     Ok(exit::OK)
 }
@@ -210,7 +212,7 @@ async fn list(
     let left_out = answer.left_out;
     if left_out > 0 {
         let count = units::count(left_out);
-        note!("agent-ctl: {count} older events are not listed: narrow by --since or --kind");
+        note!("agent-ctl: {count} older events are not listed: narrow with --since or --kind");
     }
     if args.form.is_json() {
         let events = answer.annotations.iter().map(Event::of).collect();

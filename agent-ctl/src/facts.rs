@@ -55,7 +55,7 @@ pub fn of_question(
             format!("{} at {}", peer.kind, peer.target),
         ),
         fact("Query", "from", time(range.start_ns, "the oldest kept")),
-        fact("Query", "to", time(range.end_ns, "the time of asking")),
+        fact("Query", "to", time(range.end_ns, "the time of the query")),
     ]);
     facts.extend(of_selection(labels, frames, &question.samples.matchers));
     if !question.group_by.is_empty() {
@@ -168,7 +168,11 @@ pub fn of_capture(info: &CaptureInfo) -> Vec<Fact> {
         facts.push(fact("Capture", "samples lost", lost));
         let throttled = progress.throttled.to_string();
         facts.push(fact("Capture", "times throttled", throttled));
-        facts.push(fact("Capture", "CPU time it took", ns(progress.cpu_ns)));
+        facts.push(fact(
+            "Capture",
+            "CPU time of the capture",
+            ns(progress.cpu_ns),
+        ));
     }
     let notices = info.notices.iter().take(NOTICES_MAX);
     facts.extend(notices.map(|notice| fact("Capture", "notice", notice)));

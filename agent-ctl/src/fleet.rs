@@ -13,8 +13,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// What is said of an answer whose sums are cut.
-const CAPPED: &str = "weights of this answer pass 2^64 - 1 and were cut to it: totals are too \
-                      small and shares too large; ask for a shorter range or fewer hosts";
+const CAPPED: &str = "weights in this answer exceed 2^64 - 1 and were capped: totals are too small \
+    and shares too large; use a shorter range or fewer hosts";
 
 /// An answer is partial when gaps are more than one part in this many of the time of its hosts. The
 /// newest windows are always on their way, and in a large fleet a host is always being restarted; a
@@ -40,9 +40,9 @@ impl Fleet {
     /// # Errors
     /// When there is none: without it nobody knows what the answer misses.
     pub fn from_answer(what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
-        quality.map(Fleet).with_context(|| {
-            format!("failed to {what}: the collector did not say what its answer is made of")
-        })
+        quality
+            .map(Fleet)
+            .with_context(|| format!("failed to {what}: the collector did not describe its answer"))
     }
 
     /// The same, but that it covers no time from before the start of what is kept, and none from
@@ -195,8 +195,12 @@ impl Fleet {
             ),
             _ => (names.join(", "), String::new()),
         };
-        (!damaged.is_empty())
-            .then(|| format!("damaged partitions are set aside and missing here: {named}{more}"))
+        (!damaged.is_empty()).then(|| {
+            format!(
+                "damaged partitions were set aside and are missing here: \
+                {named}{more}"
+            )
+        })
     }
 
     /// Says to standard error what the answer is made of.

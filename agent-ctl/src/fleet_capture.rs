@@ -50,11 +50,11 @@ const NOTICES_MAX: usize = 20;
 /// Which hosts, and how long they are waited for.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Fleet {
-    /// Hosts with samples of this in the last ten minutes, and what is captured there:
-    /// `unit="api.service",zone="a"`; labels of hosts and of samples (with --collector)
+    /// Capture these samples, on every host that had some in the last 10 minutes:
+    /// `unit="api.service",zone="a"` (with --collector)
     #[arg(long, value_name = "MATCHERS", help_heading = "Fleet")]
     pub select: Vec<String>,
-    /// Most hosts that capture at once (with --collector) [default: 50]
+    /// Maximum number of hosts that capture (with --collector) [default: 50]
     #[arg(
         long,
         value_name = "HOSTS",
@@ -70,8 +70,8 @@ pub struct Fleet {
         help_heading = "Fleet"
     )]
     pub patience: Option<Duration>,
-    /// Start it, print its number and leave: it goes on, and the collector keeps its profile for
-    /// `agent-ctl captures get` (with --collector)
+    /// Start the capture, print its number and exit; `agent-ctl captures get` gets the profile
+    /// later (with --collector)
     #[arg(long, help_heading = "Fleet")]
     pub detach: bool,
 }
@@ -91,7 +91,7 @@ impl Fleet {
         match given.iter().find(|(_, given)| *given) {
             Some((option, _)) => Err(fleet_option(
                 option,
-                "an agent captures on its own host alone",
+                "an agent captures only on its own host",
             )),
             None => Ok(()),
         }
@@ -159,8 +159,8 @@ pub async fn capture(
         Waited::Detached(plan) => {
             let id = plan.id;
             note!(
-                "agent-ctl: capture {id} goes on, on {}: `agent-ctl captures get {id} -o FILE` has its profile once \
-                 it has ended",
+                "agent-ctl: capture {id} runs on {}; get its profile when it ends: \
+                 `agent-ctl captures get {id} -o FILE`",
                 match plan.hosts.len() {
                     1 => "one host".to_owned(),
                     hosts => format!("{hosts} hosts"),
@@ -218,7 +218,8 @@ impl Outcome {
                     };
                     cancelled = true;
                     board.clear();
-                    note!("agent-ctl: ending the capture with what there is; again to leave it");
+                    note!("agent-ctl: ending the capture with the samples so far; press again to \
+                        leave it");
                     // It may just have ended by itself.
                     let _ = service.cancel(CancelFleetCaptureRequest { id: plan.id }).await;
                     continue;
@@ -245,7 +246,7 @@ impl Outcome {
                 }
                 Some(Body::Plan(_) | Body::Result(_)) => {
                     return Err(anyhow!(
-                        "failed to {WHAT}: the collector told the same twice"
+                        "failed to {WHAT}: the collector sent the same message twice"
                     ));
                 }
                 // A later version may send others.
@@ -255,7 +256,7 @@ impl Outcome {
         let gone = || {
             fail(
                 exit::UNREACHABLE,
-                format!("failed to {WHAT}: the collector went away before the result"),
+                format!("failed to {WHAT}: the collector closed the connection before the result"),
             )
         };
         Ok(Waited::Ended(Box::new(Outcome {
@@ -286,7 +287,7 @@ impl Outcome {
         }
         if self.profile.is_none() || self.result.answered == 0 {
             let nobody = match self.result.asked {
-                1 => "the host that was asked did not answer".to_owned(),
+                1 => "the host did not answer".to_owned(),
                 asked => format!("none of {asked} hosts answered"),
             };
             let message = format!("failed to {WHAT}: {nobody}");
@@ -329,7 +330,7 @@ impl Outcome {
         }
         let more = failures.count().saturating_sub(FAILURES_MAX);
         if more > 0 {
-            facts.push(fact("Fleet", "and", format!("{more} hosts more")));
+            facts.push(fact("Fleet", "and", format!("{more} more hosts")));
         }
         if !self.result.ended_by.is_empty() {
             facts.push(fact("Fleet", "ended", &self.result.ended_by));
@@ -366,7 +367,7 @@ impl Outcome {
         }
         let more = failures.count().saturating_sub(FAILURES_MAX);
         if more > 0 {
-            note!("and {more} hosts more (--json has all)");
+            note!("and {more} more hosts (--json has all)");
         }
     }
 
@@ -390,7 +391,7 @@ impl Outcome {
         let more = all.len().saturating_sub(NOTICES_MAX);
         all.truncate(NOTICES_MAX);
         if more > 0 {
-            all.push(format!("and {more} notices more (--json has all)"));
+            all.push(format!("and {more} more notices (--json has all)"));
         }
         all
     }
@@ -419,7 +420,7 @@ impl Outcome {
             (failed, "failed"),
             (lost, "lost"),
             (self.plan.absent, "not connected"),
-            (self.plan.left_out, "left out by --max-hosts"),
+            (self.plan.left_out, "skipped by --max-hosts"),
         ];
         let parts = parts.iter().filter(|(count, _)| *count > 0);
         let parts: Vec<String> = parts
@@ -570,7 +571,7 @@ mod tests {
         outcome.result.ended_by = "cancelled by 10.0.0.1:7\x1b".to_owned();
         assert_eq!(
             outcome.summary(),
-            "47 of 50 hosts answered: 2 failed, 1 lost, 3 not connected, 7 left out by --max-hosts; \
+            "47 of 50 hosts answered: 2 failed, 1 lost, 3 not connected, 7 skipped by --max-hosts; \
              31.4 s; cancelled by 10.0.0.1:7\\x1b"
         );
     }

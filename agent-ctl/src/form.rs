@@ -3,17 +3,17 @@
 /// Forms of answers that are no files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
-    /// For people
+    /// Text for people
     #[default]
     Text,
-    /// For scripts
+    /// JSON for scripts
     Json,
 }
 
 /// The options of every command that prints an answer.
 #[derive(Clone, Copy, Debug, Default, clap::Args)]
 pub struct Form {
-    /// Form of what is printed
+    /// Output format
     #[arg(long, value_enum, default_value_t = Format::Text, help_heading = "Output")]
     format: Format,
     /// The same as --format json

@@ -23,12 +23,14 @@ use std::time::Duration;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-Only a collector knows hosts: --collector, or FLEETPROF_COLLECTOR. CPU is the mean number of CPUs in use \
-over the range, or of cycles a second where a host counts those, COVERAGE the part of the kernel's accounting that was sampled, GAPS the time without data \
-while the host was alive, SPOOL what waits on the host's disk. A host that was not seen for three \
-minutes is silent; after --gone-after it is gone, and no longer counts as trouble. JSON has every host, \
-whatever --limit says. WARNINGS has what the agent says of itself too: the worst in full, others by name. \
-Exit code 6: a host is silent, sends no samples or has warnings, or data of the range is missing.
+Only a collector knows hosts: use --collector or FLEETPROF_COLLECTOR. CPU is the mean number of \
+CPUs in use over the range, or cycles a second if the host counts cycles. COVERAGE is the part of \
+the CPU time in the kernel's accounting that was sampled, GAPS the time without data while the \
+host was up, SPOOL the data that waits on the host's disk. WARNINGS also has what the agent \
+reports: the worst in full, others by name. A host is silent after three minutes without contact; \
+after --gone-after it is gone and no longer counts as trouble. JSON has every host, whatever \
+--limit says. Exit code 6: a host is silent, sends no samples or has warnings, or data of the \
+range is missing.
 
 Examples:
   agent-ctl --collector c1 hosts
@@ -45,10 +47,10 @@ pub struct Args {
     /// Order of the rows
     #[arg(long, value_enum, default_value_t = Sort::Name)]
     sort: Sort,
-    /// Only hosts that are silent or have warnings
+    /// Show only hosts that are silent or have warnings
     #[arg(long)]
     trouble: bool,
-    /// A host that was not seen for this long is gone for good
+    /// Count a host as gone when it was not seen for this long
     #[arg(long, value_name = "DURATION", default_value = "24h", value_parser = crate::when::duration)]
     gone_after: Duration,
     /// Maximum number of rows
@@ -64,7 +66,7 @@ enum Sort {
     Name,
     /// CPU time in the range, most first
     Cpu,
-    /// When it was last seen, longest ago first
+    /// Time last seen, longest ago first
     Seen,
 }
 
@@ -109,7 +111,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         return Ok(code);
     }
     if table.rows.is_empty() {
-        note!("agent-ctl: the collector has heard of no host");
+        note!("agent-ctl: no host has pushed to the collector yet");
         return Ok(code);
     }
     if table.shown(&args).next().is_some() {
@@ -118,7 +120,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     note!("{}", table.line());
     if left_out > 0 {
         let left_out = units::count(left_out);
-        note!("{left_out} hosts that were heard of longest ago are left out");
+        note!("{left_out} hosts that were last seen longest ago are not shown");
     }
     match args.trouble {
         // A gap is no trouble of its host any more, and yet the answer is not complete.
@@ -362,7 +364,7 @@ impl HostList {
             used.push(format!("{} CPUs in use", self.used(time, unit)));
         }
         used.extend(sums.iter().map(|(unit, sum)| match self.used(*sum, unit) {
-            sum if unit.is_empty() => format!("{sum} in a unit that is not known"),
+            sum if unit.is_empty() => format!("{sum} in an unknown unit"),
             sum => sum,
         }));
         let used = used.join(" and ");

@@ -17,9 +17,9 @@ use std::path::PathBuf;
 /// Reads a profile of another tool and writes it in any format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-What a file is, is told by what is in it: text of perf script, folded stacks, pprof, speedscope or \
-the JSON of agent-ctl; gzip is unpacked. Times of samples are kept where the file has them. What was \
-left out or assumed is said on standard error. `diff` and `heatmap` take the same files.
+The format is detected from the content: perf script text, folded stacks, pprof, speedscope or \
+JSON of agent-ctl, each plain or gzip. Sample times are kept if the file has them. Notes about \
+what was skipped or assumed go to standard error. `diff` and `heatmap` read the same files.
 
 Examples:
   perf script -i perf.data | agent-ctl import - -o perf.html
@@ -30,7 +30,7 @@ pub struct Args {
     /// File to read, `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Which profile of a file of several, from 1 (speedscope) [default: all of them together]
+    /// Number of the profile in the file, from 1 (speedscope) [default: all of them together]
     #[arg(
         long,
         value_name = "N",
@@ -42,8 +42,8 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames [default: `comm` there, where samples have it; all in pprof and JSON]
+    /// Labels to group samples by, `*` for all, `none` for none; in text and flame graphs they
+    /// become root frames [default: `comm` in text and flame graphs, all in pprof and JSON]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -53,7 +53,7 @@ pub struct Args {
     group_by: Vec<String>,
     #[command(flatten)]
     output: Output,
-    /// Do not say what was read and what was left out
+    /// Suppress the notes about what was read and skipped
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
@@ -105,7 +105,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
     };
     let (args, bytes, profile, known) = tokio::task::spawn_blocking(work).await??;
     if profile.samples.is_empty() {
-        note!("agent-ctl: the file has no such samples: nothing written");
+        note!("agent-ctl: no samples match: nothing written");
         return Ok(exit::PARTIAL);
     }
     args.output.deliver(&bytes)?;
@@ -149,8 +149,8 @@ pub fn not_of_file(option: &str) -> anyhow::Error {
     fail(
         exit::USAGE,
         format!(
-            "failed to use {option}: the samples of a file have their own time\n\
-             give --pick FROM..TO for a part of it"
+            "failed to use {option}: samples in a file have their own times\nuse --pick FROM..TO \
+             to select a part"
         ),
     )
 }

@@ -22,18 +22,19 @@ const INVITATION_BYTES_MAX: u64 = 4096;
 /// Has this host push to a collector of a fleet that invited it.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Run it as root on the host: it asks the agent that runs here, and nothing restarts. The invitation comes from \
-`agent-ctl hosts invite` and holds the fingerprint of the fleet's authority: whoever else answers at that address \
-is refused. The agent makes a key that never leaves the host, and renews its certificate by itself.
+Run this as root on the host. The agent must run; it does not restart. The invitation comes from \
+`agent-ctl hosts invite` and holds the fingerprint of the fleet's authority, so the agent refuses \
+any other server at that address. The agent makes a key that never leaves the host, and renews its \
+certificate by itself.
 
 Examples:
   sudo agent-ctl join c1.example.net:7601 fpj1_…
-  sudo agent-ctl join c1.example.net - < invitation     not seen in the list of processes")]
+  sudo agent-ctl join c1.example.net - < invitation     hides it from the list of processes")]
 pub struct Args {
-    /// Where the collector takes other hosts: HOST or HOST:PORT
+    /// Address where the collector accepts hosts: HOST or HOST:PORT
     #[arg(value_name = "COLLECTOR")]
     address: String,
-    /// The string of an invitation; -: read it from standard input
+    /// Invitation, `-` to read it from standard input
     #[arg(value_name = "INVITATION")]
     invitation: String,
     #[command(flatten)]
@@ -43,8 +44,8 @@ pub struct Args {
 /// Has this host push to its fleet no more.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Run it as root on the host. What waits on the host's disk stays there, and goes to the next fleet that the host joins. The fleet still knows the host until \
-`agent-ctl hosts remove` takes it out.
+Run this as root on the host. Windows that wait on the host's disk stay there, and go to the next \
+fleet that the host joins. The fleet lists the host until you run `agent-ctl hosts remove`.
 
 Examples:
   sudo agent-ctl leave")]
@@ -82,7 +83,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         clean(&membership.collector),
     ))?;
     note!(
-        "the certificate ends at {} and is renewed before",
+        "the certificate ends at {} and is renewed before then",
         rfc3339(membership.not_after_unix_s.saturating_mul(1_000_000_000))
     );
     Ok(exit::OK)

@@ -24,24 +24,25 @@ const SECOND_NS: i64 = 1_000_000_000;
 /// Logs in to a collector: after that it is asked without any option.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The token comes from an administrator (`agent-ctl users add`) and holds the fingerprint of the fleet's authority: \
-whoever else answers at that address is refused. It is kept in $XDG_CONFIG_HOME/fleetprof/logins.json, for you alone. \
-A program that cannot log in gives its token with --token-file.
+An administrator makes the token (`agent-ctl users add`). It holds the fingerprint of the fleet's \
+authority, so any other server at that address is refused. It is stored in \
+$XDG_CONFIG_HOME/fleetprof/logins.json, which only you can read. A program that cannot log in uses \
+--token-file.
 
 Examples:
-  echo fpu1_… | agent-ctl login c1.example.net:7601 -      the token is in no list of processes
-  agent-ctl login c1.example.net --name prod - < token     the same from a file
-  agent-ctl hosts                                          asks the collector of the last login
-  agent-ctl --collector prod hosts                         asks another")]
+  echo fpu1_… | agent-ctl login c1.example.net:7601 -      hides it from the list of processes
+  agent-ctl login c1.example.net --name prod - < token     reads it from a file
+  agent-ctl hosts                                          uses the collector of the last login
+  agent-ctl --collector prod hosts                         uses another collector")]
 pub struct Args {
-    /// Where the collector takes people of other machines: HOST or HOST:PORT
+    /// Address where the collector accepts people: HOST or HOST:PORT
     #[arg(value_name = "COLLECTOR")]
     address: String,
-    /// -: the token is read from standard input. The string of a token is taken too, and seen by
-    /// everybody here
+    /// `-` to read the token from standard input, or the token itself, which everybody on this
+    /// machine can see
     #[arg(value_name = "TOKEN")]
     token: String,
-    /// By which --collector names it [default: its host]
+    /// Name of the login for --collector [default: the host of the collector]
     #[arg(long, value_name = "NAME")]
     name: Option<String>,
     #[command(flatten)]
@@ -51,13 +52,14 @@ pub struct Args {
 /// Forgets the token for a collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The token is forgotten here and stays good: an administrator ends it with `agent-ctl users remove`.
+This deletes the token from this machine only. The token stays valid until an administrator runs \
+`agent-ctl users remove`.
 
 Examples:
   agent-ctl logout
   agent-ctl logout prod")]
 pub struct LogoutArgs {
-    /// The collector, as --collector names it [default: that of the last login]
+    /// Name of the login [default: the last one]
     #[arg(value_name = "COLLECTOR")]
     name: Option<String>,
 }
@@ -100,7 +102,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     if name.is_empty() || name.contains([':', '/', ' ']) || name.starts_with('[') {
         return Err(fail(
             exit::USAGE,
-            format!("failed to call the collector `{name}`: give it a name of letters with --name"),
+            format!("failed to name the login `{name}`: give a name of letters with --name"),
         ));
     }
     let login = Login {
@@ -123,7 +125,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(exit::OK);
     }
     out.write(&format!("logged in to {name} as {}\n", describe(&who)))?;
-    note!("it is asked by default, and by --collector {name}");
+    note!("it is the default collector, also as --collector {name}");
     Ok(exit::OK)
 }
 
@@ -136,7 +138,10 @@ pub fn logout(out: &Out, args: LogoutArgs) -> Result<u8> {
         .and_then(|name| logins.collectors.remove_entry(name));
     let Some((name, _)) = removed else {
         let message = match name {
-            Some(name) => format!("failed to log out of `{name}`: there is no login of that name"),
+            Some(name) => format!(
+                "failed to log out of `{name}`: there is no login with that \
+                name"
+            ),
             None => "failed to log out: there is no login".to_owned(),
         };
         return Err(fail(exit::USAGE, message));
@@ -145,7 +150,7 @@ pub fn logout(out: &Out, args: LogoutArgs) -> Result<u8> {
         logins.default = None;
     }
     logins.write()?;
-    out.write(&format!("the token for {} is forgotten\n", clean(&name)))?;
+    out.write(&format!("deleted the token for {}\n", clean(&name)))?;
     Ok(exit::OK)
 }
 
@@ -164,13 +169,13 @@ pub async fn whoami(out: &Out, connection: &Connection, args: WhoamiArgs) -> Res
 async fn ask(transport: Transport, route: &Route) -> Result<WhoAmIResponse> {
     let mut service = AccessServiceClient::new(transport);
     let call = service.who_am_i(WhoAmIRequest {});
-    route.answer("ask who you are", call).await
+    route.answer("get your name and role", call).await
 }
 
 /// Who it is, for people.
 fn describe(who: &WhoAmIResponse) -> String {
     let scope = match who.scope.as_str() {
-        "" => "the whole fleet".to_owned(),
+        "" => "the complete fleet".to_owned(),
         scope => clean(scope).into_owned(),
     };
     let until = match who.expires_unix_s {

@@ -67,8 +67,8 @@ impl Logins {
             return Err(fail(
                 exit::PERMISSION,
                 format!(
-                    "failed to use `{shown}`: it holds tokens, and others can read it\n\
-                     chmod 600 {shown}"
+                    "failed to use `{shown}`: it holds tokens, and other users can read it\nchmod \
+                     600 {shown}"
                 ),
             ));
         }
@@ -90,9 +90,8 @@ impl Logins {
     /// # Errors
     /// When they cannot be written.
     pub fn write(&self) -> Result<()> {
-        let path = path().context(
-            "failed to find the user's configuration: neither XDG_CONFIG_HOME nor HOME is set",
-        )?;
+        let path = path()
+            .context("failed to find the user's configuration: set XDG_CONFIG_HOME or HOME")?;
         self.write_to(&path)
     }
 

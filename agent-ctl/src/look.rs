@@ -6,8 +6,8 @@ use profile::unit::is_time;
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Look {
-    /// Unit of widths and counts: samples, or their weight [default: count; for `off-cpu` and
-    /// events by rate: weight]
+    /// Unit of widths and counts: samples, or their weight [default: count; weight for `off-cpu`
+    /// and for events sampled by rate]
     #[arg(long, value_enum, help_heading = "Output")]
     pub measure: Option<MeasureBy>,
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks
@@ -16,7 +16,7 @@ pub struct Look {
     /// Draw the flame graph with the root at the top
     #[arg(long, help_heading = "Output")]
     pub icicle: bool,
-    /// Heading of a flame graph [default: by the event]
+    /// Title of the flame graph [default: derived from the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
     /// Functions are told apart by source line.
@@ -52,9 +52,9 @@ impl Look {
 /// See [`Look::measure`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum MeasureBy {
-    /// Samples
+    /// Number of samples
     Count,
-    /// Their weight: CPU time, time waited, or what the event counts
+    /// Weight of samples: CPU time, time waited, or what the event counts
     Weight,
 }
 

@@ -61,7 +61,7 @@ pub fn of_time(asked: Range, end_ns: i64, clock: &Clock) -> Option<String> {
     let stale = Duration::from_nanos(missing_ns) >= STALE;
     (stale && missing_ns > asked_ns / 2).then(|| {
         let missing = units::duration(Duration::from_secs(missing_ns / 1_000_000_000));
-        format!("the last {missing} of what was asked for are missing: no samples come")
+        format!("the last {missing} of the range are missing: no samples arrive")
     })
 }
 
@@ -87,7 +87,7 @@ fn uncovered(coverage: &Coverage, quality: &Quality) -> Option<String> {
 
 /// Says on standard error why most is missing.
 pub fn note(why: &str) {
-    note!("agent-ctl: {why}: what is left misleads, `status` of the agent says why");
+    note!("agent-ctl: {why}: the rest is misleading; `agent-ctl status` tells why");
 }
 
 #[cfg(test)]

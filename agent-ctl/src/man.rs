@@ -11,7 +11,7 @@ Examples:
   agent-ctl man | man -l -
   agent-ctl man --dir /usr/local/share/man/man1")]
 pub struct Args {
-    /// Directory to write one page a subcommand to; made when it is not there
+    /// Directory to write a page for each subcommand to; created if missing
     #[arg(long, value_name = "DIR")]
     dir: Option<PathBuf>,
 }

@@ -30,10 +30,11 @@ const KEY_CHARS: usize = 16;
 /// What to do with the members of a fleet.
 #[derive(Debug, clap::Subcommand)]
 pub enum Action {
-    /// Let a host into the fleet: prints the command to run there
+    /// Invite a host: print the command to run there
     #[command(after_help = "\
-What is printed lets in one host within an hour, and is shown once. It holds the fingerprint of the fleet's \
-authority, so the host cannot be led to another collector. The collector must listen for other hosts (`listen.tls`).
+By default the invitation is for one host and expires after an hour. It is shown once. It holds \
+the fingerprint of the fleet's authority, so the host cannot be led to another collector. The \
+collector must listen for other hosts (`listen.tls`).
 
 Examples:
   agent-ctl --collector c1 hosts invite
@@ -50,7 +51,7 @@ Examples:
         #[command(flatten)]
         form: Form,
     },
-    /// List the invitations that still let somebody in
+    /// List the invitations that are still valid
     #[command(after_help = "\
 Examples:
   agent-ctl --collector c1 hosts invitations
@@ -59,22 +60,22 @@ Examples:
         #[command(flatten)]
         form: Form,
     },
-    /// Take an invitation back: it lets nobody in any more
+    /// Revoke an invitation
     #[command(after_help = "\
-Hosts that came by it stay: `agent-ctl hosts remove` takes them out.
+Hosts that joined with the invitation stay; remove them with `agent-ctl hosts remove`.
 
 Examples:
   agent-ctl --collector c1 hosts uninvite 1f2e3d4c5b6a7988")]
     Uninvite {
-        /// Id of the invitation, as `hosts invitations` lists it
+        /// Id of the invitation in `hosts invitations`
         #[arg(value_name = "ID")]
         id: String,
         #[command(flatten)]
         form: Form,
     },
-    /// Take a host out of the fleet: its connections end at once
+    /// Remove a host from the fleet and close its connections
     #[command(after_help = "\
-What it pushed stays. It is let in again by another invitation only.
+The data of the host stays. To join again, the host needs a new invitation.
 
 Examples:
   agent-ctl --collector c1 hosts remove web-1")]
@@ -90,19 +91,19 @@ Examples:
 /// An invitation to make.
 #[derive(Debug, clap::Args)]
 pub struct Invite {
-    /// Name of the host in the fleet [default: what it calls itself]
+    /// Name of the host in the fleet [default: its own name]
     #[arg(long, conflicts_with = "hosts")]
     name: Option<String>,
-    /// Label of the hosts it lets in, which they cannot change; may be given several times
+    /// Label of the hosts that join, which they cannot change; may be repeated
     #[arg(long = "label", value_name = "NAME=VALUE", value_parser = label)]
     labels: Vec<(String, String)>,
-    /// For how long it is good
+    /// Time until the invitation expires
     #[arg(long, value_name = "DURATION", default_value = "1h", value_parser = crate::when::duration)]
     lifetime: Duration,
-    /// How many hosts it lets in
+    /// Number of hosts that may join
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = within::<u32>(1, 1_000_000))]
     hosts: u32,
-    /// The host of this name is a member already, and has lost its key
+    /// Replace the member with this name, for a host that lost its key
     #[arg(long, requires = "name")]
     replace: bool,
     #[command(flatten)]
@@ -138,7 +139,7 @@ pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u
             let count = answer.members.len() as u64;
             let hosts = if count == 1 { "host" } else { "hosts" };
             note!(
-                "{} {hosts}; the authority's key is SHA256:{authority}",
+                "{} {hosts}; the key of the authority is SHA256:{authority}",
                 units::count(count)
             );
             Ok(exit::OK)
@@ -164,14 +165,11 @@ pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u
         }
         Action::Uninvite { id, form } => {
             let call = service.revoke_invitation(RevokeInvitationRequest { id });
-            let revoked = answer(&route, "take the invitation back", call).await?;
+            let revoked = answer(&route, "revoke the invitation", call).await?;
             let invitation = revoked.invitation.unwrap_or_default();
             match form.is_json() {
                 true => out.write_json(&InvitationJson::of(&invitation))?,
-                false => out.write(&format!(
-                    "the invitation {} lets nobody in any more\n",
-                    clean(&invitation.id)
-                ))?,
+                false => out.write(&format!("revoked invitation {}\n", clean(&invitation.id)))?,
             }
             Ok(exit::OK)
         }
@@ -197,8 +195,8 @@ async fn answer<T>(
 ) -> Result<T> {
     match call.await {
         Err(status) if status.code() == tonic::Code::Unimplemented => bail!(
-            "failed to {what}: the collector takes no hosts from elsewhere; set `listen.tls` in its \
-             configuration (0.0.0.0:7601) and start it again"
+            "failed to {what}: the collector accepts no other hosts; set `listen.tls` in its \
+             configuration (0.0.0.0:7601) and restart it"
         ),
         answered => route.answer(what, async { answered }).await,
     }

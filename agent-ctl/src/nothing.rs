@@ -30,7 +30,7 @@ pub async fn why(source: &mut Source, question: &Question) -> Result<Option<Stri
         if !found.samples.is_empty() {
             let samples = units::count(found.total().count);
             return Ok(Some(format!(
-                "{samples} samples, none with a function that --keep, --drop and --focus take"
+                "{samples} samples, none left after --keep, --drop and --focus"
             )));
         }
     }
@@ -47,7 +47,7 @@ pub async fn why(source: &mut Source, question: &Question) -> Result<Option<Stri
     let reason = matchers.iter().find_map(|one| mismatch(&all, one));
     let reason = reason.unwrap_or_else(|| match matchers.as_slice() {
         [one] => format!("none with {}", shown(one)),
-        _ => "none that matches all that is selected".to_owned(),
+        _ => "none matches the complete selection".to_owned(),
     });
     Ok(Some(format!("{samples} samples, {reason}")))
 }

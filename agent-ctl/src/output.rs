@@ -67,7 +67,7 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
     if format.is_binary() && is_stdout(output) && out.is_terminal() {
         return Err(fail(
             exit::USAGE,
-            "failed to print pprof: it is binary and standard output is a terminal\n\
+            "failed to print pprof: it is binary, and standard output is a terminal\n\
              give a file with -o",
         ));
     }
@@ -94,7 +94,7 @@ pub fn by_name<F>(
     let found = of_path(output).ok_or_else(|| {
         let output = output.display();
         let message = format!(
-            "failed to tell the format of `{output}` by its name\n\
+            "failed to derive the format from the file name `{output}`\n\
              give --format, or one of {endings}"
         );
         fail(exit::USAGE, message)

@@ -22,12 +22,12 @@ use std::time::Duration;
 #[command(
     mut_arg("since", |arg| arg.help("This long ago until now [default: 1h]")),
     after_help = "\
-Only a collector knows a fleet: --collector, or FLEETPROF_COLLECTOR. CPU is in cores, as the kernel \
-accounts it, so that lost samples do not matter; of samples where --comm, --pid or --thread is given. A \
-change is listed when it is significant: of all that is listed, at most one in a hundred is chance. It is \
-that of the stretch of time that differs, which starts at SINCE, and ± is its standard error. A change on \
-a few hosts that is lost in the sum of all is found too. OUTLIERS are hosts that run more or less of a \
-service than its other hosts do.
+Only a collector knows a fleet: use --collector or FLEETPROF_COLLECTOR. CPU is in cores, as the \
+kernel accounts it, so lost samples do not matter; with --comm, --pid or --thread it comes from \
+samples. Only significant changes are listed: at most one in a hundred is chance. A change is the \
+difference from SINCE on, and ± is its standard error. A change on a few hosts is found even if \
+the sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
+its other hosts.
 Exit code 6: data of the range is missing.
 
 Examples:
@@ -40,7 +40,7 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     when: When,
-    /// What it is compared with: `previous` (as much time right before), `yesterday`, `last-week`,
+    /// Range to compare with: `previous` (the same length right before), `yesterday`, `last-week`
     /// or FROM..TO
     #[arg(
         long,
@@ -55,10 +55,10 @@ pub struct Args {
     by: String,
     #[command(flatten)]
     labels: Labels,
-    /// All rows, not those alone that changed
+    /// Show all rows, not only those that changed
     #[arg(long, help_heading = "Output")]
     all: bool,
-    /// Maximum number of rows of each table
+    /// Maximum number of rows in each table
     #[arg(
         long,
         value_name = "ROWS",
@@ -67,7 +67,7 @@ pub struct Args {
         help_heading = "Output"
     )]
     limit: u32,
-    /// Do not compare functions, which takes most of the time
+    /// Do not compare functions; comparing them takes most of the time
     #[arg(long, help_heading = "Output")]
     no_functions: bool,
     #[command(flatten)]
@@ -108,7 +108,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         return Ok(code);
     }
     if answer.services.is_empty() {
-        note!("agent-ctl: no host sent anything of it in this range");
+        note!("agent-ctl: no host sent matching data in this range");
         fleet.note();
         return Ok(code);
     }
@@ -121,11 +121,8 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     fleet.note();
     for service in &answer.functions_missing {
         let service = name(service);
-        note!(
-            "functions of {service} took too long or too much to compare: ask for a shorter range"
-        );
+        note!("comparing functions of {service} took too much time or memory: use a shorter range");
     }
-    fleet.note_damage();
     Ok(code)
 }
 
@@ -152,8 +149,8 @@ fn baseline(text: &str, range: Range, clock: &Clock) -> Result<Option<TimeRange>
                 fail(
                     exit::USAGE,
                     format!(
-                        "failed to take the baseline: {error}\n\
-                         give `previous`, `yesterday`, `last-week` or FROM..TO"
+                        "failed to use the baseline: {error}\ngive `previous`, `yesterday`, \
+                         `last-week` or FROM..TO"
                     ),
                 )
             })?;
@@ -211,7 +208,7 @@ impl View<'_> {
         if !has_baseline {
             lines.push((
                 Tone::Warn,
-                format!("{cores}; there is no data of {against} to compare with"),
+                format!("{cores}; no data from {against} to compare with"),
             ));
             return lines;
         }

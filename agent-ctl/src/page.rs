@@ -13,8 +13,8 @@ use serde::Serialize;
 /// Prints a link that opens the page of a collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The link logs a browser in as you, once, within a minute. Its secret stands behind the `#`, where no server and no \
-proxy sees it.
+The link logs a browser in as you. It works once, within a minute. Its secret follows the `#`, so \
+no server or proxy sees it.
 
 Examples:
   agent-ctl page
@@ -40,7 +40,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
     out.write(&format!("{}\n", clean(&page.url)))?;
     if page.lifetime_s > 0 {
-        note!("it is good once, for {} s", page.lifetime_s);
+        note!("the link works once, within {} s", page.lifetime_s);
     }
     Ok(exit::OK)
 }

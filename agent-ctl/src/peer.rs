@@ -63,7 +63,7 @@ impl std::fmt::Display for Target {
 fn collector(text: &str) -> Result<Target, String> {
     let expected = "expected `HOST:PORT` or `HOST`";
     if text.starts_with("unix:") || text.starts_with('/') {
-        return Err(format!("{expected}: a collector is asked over TCP"));
+        return Err(format!("{expected}: a collector needs a TCP address"));
     }
     if text.contains("://") {
         return Err(format!("{expected}, without `http://`"));
@@ -139,7 +139,7 @@ impl AddressSource {
 /// How to reach the agent or the collector.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Connection {
-    /// Agent to ask: a unix socket or a TCP address
+    /// Agent to use: a unix socket or a TCP address
     #[arg(
         long,
         global = true,
@@ -150,9 +150,9 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub agent: Target,
-    /// Collector to ask instead, for the whole fleet: its name of a login, or its address, whose
-    /// port is 7600 when left out. Of --agent and --collector the one on the command line counts,
-    /// whatever the environment says
+    /// Collector to use instead, for the complete fleet: the name of a login, or an address
+    /// [default port: 7600]. An option on the command line wins over FLEETPROF_AGENT and
+    /// FLEETPROF_COLLECTOR
     #[arg(
         long,
         global = true,
@@ -163,7 +163,7 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     collector: Option<Target>,
-    /// Longest wait for an answer
+    /// How long to wait for an answer
     #[arg(
         long,
         global = true,
@@ -173,11 +173,11 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub timeout: Duration,
-    /// PEM file with the authority that signed the certificate of the agent or collector; turns TLS
-    /// on
+    /// PEM file with the authority that signed the certificate of the agent or collector; enables
+    /// TLS
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub tls_ca: Option<PathBuf>,
-    /// PEM file with a client certificate, where one is asked for
+    /// PEM file with a client certificate, if the server requires one
     #[arg(
         long,
         global = true,
@@ -195,7 +195,7 @@ pub struct Connection {
         help_heading = "Connection"
     )]
     pub tls_key: Option<PathBuf>,
-    /// File with the token that the agent or collector expects; that of a collector turns TLS on
+    /// File with the token for the agent or collector; with a collector it enables TLS
     #[arg(long, global = true, value_name = "FILE", help_heading = "Connection")]
     pub token_file: Option<PathBuf>,
     #[arg(skip)]
@@ -215,7 +215,7 @@ impl Connection {
         match (self.agent_said, self.collector_said) {
             (AddressSource::CommandLine, AddressSource::CommandLine) => Err(clap::Error::raw(
                 ErrorKind::ArgumentConflict,
-                "--agent cannot be used with --collector: one of them is asked\n",
+                "--agent cannot be used with --collector\n",
             )),
             _ => Ok(()),
         }
@@ -229,7 +229,7 @@ impl Connection {
     pub fn agent_only(&self, command: &str, instead: &str) -> Result<Peer> {
         if self.collector_said == AddressSource::CommandLine {
             let message = format!(
-                "failed to ask a collector for {command}: only an agent answers it\n{instead}"
+                "failed to run {command} with a collector: only an agent supports it\n{instead}"
             );
             return Err(fail(exit::USAGE, message));
         }
@@ -252,8 +252,8 @@ impl Connection {
         Err(fail(
             exit::USAGE,
             format!(
-                "failed to ask for {command}: only a collector knows them\n\
-                 log in (`agent-ctl login`), give --collector HOST:PORT, or set FLEETPROF_COLLECTOR"
+                "failed to get {command}: only a collector can answer\nlog in (`agent-ctl login`), \
+                 give --collector HOST:PORT, or set FLEETPROF_COLLECTOR"
             ),
         ))
     }
@@ -333,8 +333,8 @@ fn choose(agent: AddressSource, collector: AddressSource) -> Result<Kind> {
         (AddressSource::Nowhere, AddressSource::Environment) => Ok(Kind::Collector),
         (AddressSource::Environment, AddressSource::Environment) => Err(fail(
             exit::USAGE,
-            "failed to tell whom to ask: FLEETPROF_AGENT and FLEETPROF_COLLECTOR are both set\n\
-             say it with --agent or --collector",
+            "failed to choose between agent and collector: FLEETPROF_AGENT and FLEETPROF_COLLECTOR \
+             are both set\ngive --agent or --collector",
         )),
     }
 }

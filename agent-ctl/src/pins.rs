@@ -30,9 +30,9 @@ use std::time::Duration;
 #[command(
     args_conflicts_with_subcommands = true,
     after_help = "\
-A trigger of the agent's configuration pins the recorder's minutes around the moment it fires; they \
-outlive the retention, restarts and reboots. Agents upload them to their collector, where they outlive the \
-host. A pin is HOST/NUMBER everywhere: at its agent, where the number is enough, and at the collector.
+When a trigger in the agent's configuration fires, it pins the recorder's minutes around that \
+moment. Pins outlive the retention, restarts and reboots. Agents upload them to their collector, \
+where they outlive the host. The name of a pin is HOST/NUMBER; at its agent the number is enough.
 
 Examples:
   agent-ctl pins
@@ -44,10 +44,10 @@ Examples:
 pub struct Args {
     #[command(subcommand)]
     command: Option<PinsCommand>,
-    /// Pins of this host alone, by name or id; of a collector
+    /// Show only pins of this host, by name or id (with --collector)
     #[arg(long, value_name = "HOST")]
     host: Option<String>,
-    /// Pins of this trigger alone
+    /// Show only pins of this trigger
     #[arg(long, value_name = "NAME")]
     trigger: Option<String>,
     #[command(flatten)]
@@ -58,7 +58,7 @@ pub struct Args {
 enum PinsCommand {
     /// Save or print the profile of a pin
     #[command(after_help = "\
-Exit code 6: there are no samples in the pin, or none that are selected, and nothing is written.
+Exit code 6: the pin has no samples, or none match; nothing is written.
 
 Examples:
   agent-ctl pins show 12 -o incident.html
@@ -70,17 +70,17 @@ Examples:
 
 #[derive(Debug, clap::Args)]
 struct Show {
-    /// Its name in the list: HOST/NUMBER, or the number where that is enough
+    /// Name of the pin in the list: HOST/NUMBER, or only the number
     #[arg(value_name = "PIN")]
     pin: Name,
-    /// What the trigger's capture found instead of the recorder's minutes
+    /// Show the trigger's capture instead of the recorder's minutes
     #[arg(long)]
     captured: bool,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, as `agent-ctl profile --group-by` has them
+    /// Labels to group samples by, as in `agent-ctl profile`
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -90,7 +90,7 @@ struct Show {
     group_by: Vec<String>,
     #[command(flatten)]
     output: Output,
-    /// Do not print what the profile covers and misses
+    /// Suppress the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
@@ -99,8 +99,8 @@ struct Show {
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let peer = connection.peer()?;
     if args.host.is_some() && !peer.is_collector() {
-        let message = "failed to ask for pins of another host: an agent has its own alone\n\
-                       give --collector HOST:PORT, or leave --host out";
+        let message = "failed to list pins of another host: an agent has only its own\ngive \
+            --collector HOST:PORT, or leave --host out";
         return Err(fail(exit::USAGE, message.to_owned()));
     }
     let (mut source, clock) = PinSource::connect(connection, &peer).await?;
@@ -128,7 +128,7 @@ impl FromStr for Name {
             _ => (None, text),
         };
         let number = number.parse().ok().filter(|&number| number > 0);
-        let number = number.ok_or("expected a pin as `agent-ctl pins` lists it: HOST/NUMBER")?;
+        let number = number.ok_or("expected HOST/NUMBER, as in `agent-ctl pins`")?;
         Ok(Name { host, number })
     }
 }
@@ -263,7 +263,7 @@ async fn list(out: &Out, source: &mut PinSource, clock: &Clock, args: &Args) -> 
     let (pins, left_out) = asked.await?;
     if left_out > 0 {
         note!(
-            "agent-ctl: {} older pins are not listed: narrow by --host or --trigger",
+            "agent-ctl: {} older pins are not listed: narrow with --host or --trigger",
             units::count(left_out)
         );
     }
@@ -341,12 +341,15 @@ async fn find(source: &mut PinSource, name: &Name) -> Result<StoredPin> {
     };
     let hint = match left_out {
         0 => "`agent-ctl pins` lists them",
-        _ => "the list of pins is cut: name its host as in HOST/NUMBER",
+        _ => "the list of pins is incomplete: give HOST/NUMBER",
     };
     let why = match hosts.as_slice() {
-        [] => format!("there is none of this name\n{hint}"),
+        [] => format!("there is no pin with this name\n{hint}"),
         [_] => return Ok(found.swap_remove(0)),
-        several => format!("several hosts have one\nsay which: {}", several.join(", ")),
+        several => format!(
+            "several hosts have one\nchoose one of: {}",
+            several.join(", ")
+        ),
     };
     let message = format!("failed to show pin `{name}`: {why}");
     Err(fail(exit::USAGE, message))
@@ -364,8 +367,8 @@ async fn show(
     let pin = &stored.pin;
     if args.captured && pin.capture_bytes == 0 {
         let message = format!(
-            "failed to show what was captured with pin `{}`: nothing is kept of a capture\n\
-             leave --captured out for the recorder's minutes",
+            "failed to show the capture of pin `{}`: it has none\nleave --captured out to get the \
+             recorder's minutes",
             args.pin
         );
         return Err(fail(exit::USAGE, message));

@@ -28,9 +28,8 @@ use std::time::Duration;
 /// Saves or prints a profile of a time in the past.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Lines about what the profile covers and misses go to standard error. Exit code 6: there are no \
-samples in the range and nothing is written, most was lost, or a collector misses part of what it \
-should have.
+Coverage and losses go to standard error. Exit code 6: there are no samples in the range and \
+nothing is written, most samples were lost, or the collector misses part of the data.
 
 Examples:
   agent-ctl profile --since 5m -o cpu.svg
@@ -44,11 +43,11 @@ Examples:
 pub struct Args {
     #[command(flatten)]
     when: When,
-    /// Record for a while from now on, in place of what was recorded, which is known by function
-    /// alone: native code with debug information has source lines, and inlined functions as frames
+    /// Record new samples, with source lines and inlined functions of native code that has debug
+    /// information. Past samples have functions only
     #[arg(long, help_heading = "Time")]
     lines: bool,
-    /// With --lines: how long [default: 10s]
+    /// How long to record (with --lines) [default: 10s]
     #[arg(
         long = "for",
         value_name = "DURATION",
@@ -61,9 +60,9 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames [default: `comm` there; in pprof and JSON cgroup, unit, container, comm
-    /// and thread; from a collector host, unit, container and comm]
+    /// Labels to group samples by, `*` for all, `none` for none; in text and flame graphs they
+    /// become root frames [default: `comm` in text and flame graphs; cgroup, unit, container, comm
+    /// and thread in pprof and JSON; host, unit, container and comm from a collector]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -71,8 +70,8 @@ pub struct Args {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Most stacks in the answer of a collector; the lightest beyond are added to their callers
-    /// [default: 200,000]
+    /// Maximum number of stacks from a collector; the lightest beyond it are merged into their
+    /// callers [default: 200,000]
     #[arg(
         long,
         value_name = "STACKS",
@@ -88,16 +87,16 @@ pub struct Args {
     json: bool,
     #[command(flatten)]
     to: OutputFile,
-    /// Only windows that are closed, without what was sampled since; a collector has no others
+    /// Use only closed windows, as a collector always does
     #[arg(long, help_heading = "Time")]
     closed: bool,
-    /// Keep when each sample was taken, as far as the agent still knows it (json; firefox,
-    /// perf-script and bundle always do)
+    /// Include the time of each sample, if the agent still has it (json; firefox, perf-script and
+    /// bundle always include it)
     #[arg(long, help_heading = "Output")]
     times: bool,
     #[command(flatten)]
     look: Look,
-    /// Do not print what the profile covers and misses
+    /// Suppress the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
@@ -120,16 +119,16 @@ impl Args {
             return Err(fail(
                 exit::USAGE,
                 format!(
-                    "failed to use {option} with --lines: windows of the past know functions, not the \
-                     instructions that lines are told by\nrecord from now on with --for, or leave --lines out"
+                    "failed to use {option} with --lines: past samples have functions only, \
+                     without source lines\nrecord new samples with --for, or leave --lines out"
                 ),
             ));
         }
         if self.max_nodes.is_some() {
             return Err(fail(
                 exit::USAGE,
-                "failed to use --max-nodes with --lines: a capture has every stack that was \
-                 sampled\nleave it out",
+                "failed to use --max-nodes with --lines: a capture has every sampled stack\nleave \
+                 --max-nodes out",
             ));
         }
         Ok(Recording {
@@ -203,7 +202,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         return Ok(code);
     }
     if question.times && fleet.is_none() && profile.moments.is_absent() {
-        note!("agent-ctl: no times of that range: the agent keeps those of the last minutes");
+        note!("agent-ctl: no sample times for that range: the agent keeps the last minutes only");
     }
     if let Some(fleet) = &fleet {
         facts.push(facts::fact("Fleet", "made of", fleet.line()));
@@ -280,11 +279,11 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
         return match (args.closed, args.times) {
             (true, _) => Err(fail(
                 exit::USAGE,
-                "failed to use --closed: a collector has no windows but closed ones\nleave it out",
+                "failed to use --closed: a collector has only closed windows\nleave --closed out",
             )),
             (_, true) => Err(fail(
                 exit::USAGE,
-                "failed to use --times: a collector does not keep when each sample was taken\nask an agent",
+                "failed to use --times: a collector keeps no sample times\nuse --agent",
             )),
             (false, false) => Ok(()),
         };
@@ -296,7 +295,7 @@ fn check(args: &Args, peer: &Peer) -> Result<()> {
     if args.group_by.iter().any(|label| label == key::HOST) {
         return Err(fleet_option(
             "--group-by host",
-            "an agent knows its own host alone",
+            "an agent knows only its own host",
         ));
     }
     group_by::known_to_agent(&args.group_by)

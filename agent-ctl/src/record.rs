@@ -39,7 +39,7 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub duration: Duration,
-    /// What is sampled: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`,
+    /// Event to sample: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`,
     /// `off-cpu`, `block-io`, `tracepoint:CATEGORY:NAME`, `uprobe:BINARY:FUNCTION`
     #[arg(
         short,
@@ -49,7 +49,7 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub event: String,
-    /// Samples a second on each CPU, 1 to 9999 [default: as the event is best sampled]
+    /// Samples a second on each CPU, 1 to 9999 [default: depends on the event]
     #[arg(
         short,
         long,
@@ -59,7 +59,7 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub rate: Option<u32>,
-    /// Or a sample every so many events
+    /// Take a sample every so many events, instead of --rate
     #[arg(
         long,
         value_name = "EVENTS",
@@ -70,10 +70,10 @@ pub struct Sampling {
     /// Kernel filter for a tracepoint: `prev_state != 0`
     #[arg(long, value_name = "EXPRESSION", help_heading = "Capture")]
     pub filter: Option<String>,
-    /// How stacks are walked: `stack-copy` or `frame-pointer` [default: as the agent is configured]
+    /// How to walk stacks: `stack-copy` or `frame-pointer` [default: the agent's configuration]
     #[arg(long, value_name = "MODE", help_heading = "Capture")]
     pub unwind: Option<String>,
-    /// Bytes of user stack to copy with each sample [default: as the agent is configured]
+    /// Bytes of user stack to copy with each sample [default: the agent's configuration]
     #[arg(
         long,
         value_name = "BYTES",
@@ -81,7 +81,7 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub stack_bytes: Option<u32>,
-    /// Leave out waits shorter than this (`off-cpu`)
+    /// Skip waits shorter than this (`off-cpu`)
     #[arg(
         long,
         value_name = "DURATION",
@@ -89,7 +89,7 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub min_wait: Option<Duration>,
-    /// Add what the flight recorder has of the time before
+    /// Add this much of the time before, from the flight recorder
     #[arg(
         long,
         value_name = "DURATION",
@@ -97,14 +97,14 @@ pub struct Sampling {
         help_heading = "Capture"
     )]
     pub before: Option<Duration>,
-    /// Tell source lines, and inlined functions as frames, of native code with debug information;
-    /// text and flame graphs then tell functions apart by line
+    /// Record source lines and inlined functions of native code with debug information; text and
+    /// flame graphs then show each line as a frame of its own
     #[arg(long, help_heading = "Capture")]
     pub lines: bool,
-    /// Do not keep when each sample was taken
+    /// Do not record the time of each sample
     #[arg(long, help_heading = "Capture")]
     pub no_times: bool,
-    /// Why, for the list of captures
+    /// Reason to show in the list of captures
     #[arg(
         long,
         value_name = "TEXT",
@@ -294,7 +294,8 @@ async fn follow(
                 }
                 cancelled = true;
                 line.clear();
-                note!("agent-ctl: ending the capture with what there is; again to leave it");
+                note!("agent-ctl: ending the capture with the samples so far; press again to leave \
+                    it");
                 // It may just have ended by itself.
                 let _ = client.cancel_capture(accepted.id).await;
                 continue;
@@ -326,7 +327,7 @@ async fn follow(
                 line.clear();
                 return Err(fail(
                     exit::UNREACHABLE,
-                    "failed to go on: the agent ended the capture without a result",
+                    "failed to finish the capture: the agent ended it without a result",
                 ));
             }
         }

@@ -33,9 +33,9 @@ pub enum Format {
     Json,
     /// JSON for profiler.firefox.com
     Firefox,
-    /// Text as perf script writes it, for FlameScope and others
+    /// Text in the format of perf script, for FlameScope and others
     PerfScript,
-    /// Incident bundle: flame graph, heat map, table, facts as one HTML file
+    /// Incident bundle: flame graph, heat map, table and facts in one HTML file
     Bundle,
 }
 
@@ -87,15 +87,15 @@ impl Format {
 /// Formats a comparison leaves in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum DiffFormat {
-    /// A table of functions, for people
+    /// Table of functions
     Text,
     /// Folded stacks with two counts, before and after
     Folded,
-    /// Flame graph of the second side, coloured by what changed
+    /// Flame graph of the second side, coloured by change
     Svg,
-    /// The same as one HTML file, with a table
+    /// Flame graph and table as one HTML file
     Html,
-    /// Functions with shares, deltas and errors as JSON
+    /// JSON with shares, deltas and errors of functions
     Json,
 }
 
@@ -188,7 +188,7 @@ pub async fn write_on_thread(
 fn with_fleet(object: &[u8], fleet: &Fleet) -> Result<Vec<u8>> {
     let rest = object
         .strip_prefix(b"{")
-        .context("failed to write JSON: it is no object")?;
+        .context("failed to write JSON: the profile is not an object")?;
     let fleet = crate::terminal::json(&fleet.json(), false)?;
     let mut bytes = format!("{{\n\"fleet\": {fleet},").into_bytes();
     bytes.extend_from_slice(rest);
@@ -209,7 +209,10 @@ pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Ve
         DiffFormat::Folded => formats::folded::write_diff(diff, normalise, &options, &mut bytes)?,
         DiffFormat::Svg => formats::svg::write_diff(diff, normalise, &options, &mut bytes)?,
         DiffFormat::Html => formats::html::write_diff(diff, normalise, &options, &mut bytes)?,
-        DiffFormat::Text | DiffFormat::Json => anyhow::bail!("failed to write a table here"),
+        DiffFormat::Text | DiffFormat::Json => anyhow::bail!(
+            "failed to write a table: it is not a \
+            profile format"
+        ),
     }
     Ok(bytes)
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// Which time. Without any of these: the last five minutes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct When {
-    /// This long ago until now [default: 5m]
+    /// From this long ago until now [default: 5m]
     #[arg(
         long,
         value_name = "DURATION",
@@ -31,7 +31,7 @@ pub struct When {
         help_heading = "Time"
     )]
     pub from: Option<String>,
-    /// End, in the same forms [default: now]
+    /// End, same formats [default: now]
     #[arg(
         long,
         value_name = "TIME",
@@ -80,10 +80,10 @@ impl When {
 /// Which hosts of a fleet. Only a collector knows these labels.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Hosts {
-    /// Host, by its name (with --collector)
+    /// Name of the host (with --collector)
     #[arg(long, value_name = "NAME", help_heading = "Samples")]
     pub host: Vec<String>,
-    /// Value of the label `service` that the configuration of agents gives (with --collector)
+    /// Value of the label `service` from the agents' configuration (with --collector)
     #[arg(long, value_name = "NAME", help_heading = "Samples")]
     pub service: Vec<String>,
 }
@@ -110,8 +110,8 @@ pub fn check(matchers: &[LabelMatcher], peer: &Peer) -> Result<()> {
         Some(matcher) if !peer.is_collector() => Err(fail(
             exit::USAGE,
             format!(
-                "failed to select by `{}`: an agent knows its own host alone, without such a label\n\
-                 ask a collector with --collector HOST:PORT",
+                "failed to select by `{}`: an agent knows only its own host, without this \
+                 label\nuse --collector HOST:PORT",
                 matcher.label
             ),
         )),
@@ -123,20 +123,20 @@ pub fn check(matchers: &[LabelMatcher], peer: &Peer) -> Result<()> {
 pub fn fleet_option(option: &str, why: &str) -> anyhow::Error {
     fail(
         exit::USAGE,
-        format!("failed to use {option}: {why}\nask a collector with --collector HOST:PORT"),
+        format!("failed to use {option}: {why}\nuse --collector HOST:PORT"),
     )
 }
 
 /// Which samples, by their labels. Options add up; one given several times takes any of its values.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Labels {
-    /// cgroup and everything below it
+    /// cgroup, with everything below it
     #[arg(long, value_name = "PATH", value_parser = cgroup_path(), help_heading = "Samples")]
     pub cgroup: Vec<String>,
-    /// systemd unit; `.service` may be left out
+    /// systemd unit; `.service` is optional
     #[arg(long, value_name = "UNIT", help_heading = "Samples")]
     pub unit: Vec<String>,
-    /// systemd slice; `.slice` may be left out
+    /// systemd slice; `.slice` is optional
     #[arg(long, value_name = "SLICE", help_heading = "Samples")]
     pub slice: Vec<String>,
     /// Container id or id prefix
@@ -145,7 +145,7 @@ pub struct Labels {
     /// Process name
     #[arg(long, value_name = "NAME", help_heading = "Samples")]
     pub comm: Vec<String>,
-    /// Process id, as its host sees it
+    /// Process id on its host
     #[arg(
         long,
         value_name = "PID",

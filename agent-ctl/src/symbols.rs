@@ -38,9 +38,9 @@ const NAME_CELLS: usize = 40;
 /// Uploads symbol tables to a collector, so that stripped programs have names there.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Only a collector keeps symbols: --collector, or FLEETPROF_COLLECTOR. Build, upload the file with its symbols, \
-strip, and ship: the stripped program has the same build id, which is all that has to be equal. Names are \
-looked up when an answer is made, so windows that are stored already have them too.
+Only a collector keeps symbols: use --collector or FLEETPROF_COLLECTOR. Build, upload the file \
+with its symbols, strip it, and ship it: only the build id has to match, and stripping does not \
+change it. The collector looks names up when it answers, so stored windows get names too.
 
 Examples:
   agent-ctl --collector c1 symbols upload target/release/api
@@ -55,11 +55,11 @@ pub struct Args {
 /// What to do with symbols.
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Send files with symbols; what is known of their builds is replaced
+    /// Upload files with symbols; they replace earlier uploads of the same build
     #[command(after_help = "\
-A file is a program or library of 64 bits with its symbol table, or the separate debug file of \
-one, of at most 4 GiB. Its symbol table is kept by GNU build id, the file is not. Exit code 1: a file was refused; the others were \
-taken.
+A file is a 64-bit program or library with its symbol table, or its separate debug file, of at \
+most 4 GiB. The collector keeps the symbol table by GNU build id, not the file. Exit code 1: a \
+file was refused; the others are stored.
 
 In CI, before stripping:
   agent-ctl --collector c1 symbols upload target/release/api
@@ -71,7 +71,7 @@ In CI, before stripping:
         #[command(flatten)]
         form: Form,
     },
-    /// List the builds whose symbols are there, those used last first
+    /// List the builds that have symbols, most recently used first
     List {
         /// Maximum number of rows
         #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
@@ -212,13 +212,13 @@ async fn send(
 fn open(path: &Path) -> Result<File> {
     // Before it is opened: a FIFO would wait for somebody to write.
     let about = std::fs::metadata(path)?;
-    anyhow::ensure!(about.is_file(), "it is no regular file");
+    anyhow::ensure!(about.is_file(), "it is not a regular file");
     let gib = FILE_BYTES_MAX >> 30;
     anyhow::ensure!(about.len() <= FILE_BYTES_MAX, "it has more than {gib} GiB");
     let file = File::open(path)?;
     let mut magic = [0; 4];
     let len = file.read_at(&mut magic, 0)?;
-    anyhow::ensure!(magic[..len] == *b"\x7fELF", "it is no ELF file");
+    anyhow::ensure!(magic[..len] == *b"\x7fELF", "it is not an ELF file");
     Ok(file)
 }
 

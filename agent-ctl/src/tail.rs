@@ -16,7 +16,7 @@ use serde::Serialize;
 /// Prints a line for each window as it closes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Runs until interrupted. Exit code 5: the agent ended the stream.
+Runs until you interrupt it. Exit code 5: the agent ended the stream.
 
 Examples:
   agent-ctl tail
@@ -26,7 +26,7 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// End after this many windows
+    /// Stop after this many windows
     #[arg(
         short = 'n',
         long,
@@ -59,7 +59,7 @@ struct Share<'a> {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "`agent-ctl top --collector HOST:PORT` follows a fleet";
+    let instead = "use `agent-ctl top --collector HOST:PORT` to follow a fleet";
     let agent = connection.agent_only("tail", instead)?;
     let matchers = args.labels.matchers()?;
     select::check(&matchers, &agent)?;
@@ -79,7 +79,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         let Some((profile, missed)) = stream.next().await? else {
             return Err(exit::fail(
                 exit::UNREACHABLE,
-                "failed to go on: the agent ended the stream",
+                "failed to follow the agent: it ended the stream",
             ));
         };
         out.write(&line(out, &clock, &profile, missed, args.form.is_json())?)?;

@@ -25,14 +25,14 @@ const SIGNED_IN: &str = "oidc:";
 /// Shows and changes who may ask a collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Roles, each with what those before it may:
+Roles; each includes those above it:
   metrics   scrape metrics
-  viewer    ask for everything that is stored
+  viewer    read everything that is stored
   operator  capture on hosts, upload symbols
-  admin     let hosts and people in and out, read the audit log
+  admin     add and remove hosts and people, read the audit log
 
-On the collector's own machine everybody is an admin called `local`, without a login: that is how the first one \
-is let in.
+On the collector's own machine everybody is an admin called `local`, without a login. Use it to \
+add the first person.
 
 Examples:
   agent-ctl --collector 127.0.0.1 users add anna --role admin      on the collector's machine
@@ -46,18 +46,19 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Action {
-    /// Let somebody in: prints the command that logs them in
+    /// Add a person: print the command that logs them in
     #[command(after_help = "\
-What is printed is a token, shown once: whoever has it is that person. Programs have names and tokens of their own.
+The command holds a token, which is shown once. Whoever has the token acts as that person. Give \
+each program a name and token of its own.
 
 Examples:
   agent-ctl users add anna --role operator
   agent-ctl users add prometheus --role metrics --lifetime 1y
   agent-ctl users add ben --role viewer --scope 'namespace=~\"web-.*\"'
-  agent-ctl users add anna --role operator --replace     a lost token ends, and there is another
+  agent-ctl users add anna --role operator --replace     replaces a lost token
   agent-ctl users add ci --role operator --json | jq -r .token")]
     Add(Add),
-    /// List who was let in, and who is logged in at the page by a provider's word
+    /// List people with a token, and people logged in through an identity provider
     #[command(after_help = "\
 Examples:
   agent-ctl users list
@@ -66,16 +67,16 @@ Examples:
         #[command(flatten)]
         form: Form,
     },
-    /// End somebody's token and sessions: what they have under way ends at once
+    /// Remove a person: their token, sessions and running calls end at once
     #[command(after_help = "\
-Who logs in with an account elsewhere has no token. Removing them ends their sessions; they can log in again for as \
-long as their account is in a group of auth.oidc.rules.
+People who log in through an identity provider have no token. Removing them ends their sessions; \
+they can log in again while their account is in a group of auth.oidc.rules.
 
 Examples:
   agent-ctl users remove ben
   agent-ctl users remove oidc:anna@example.net")]
     Remove {
-        /// Their name
+        /// Name of the person
         #[arg(value_name = "NAME")]
         name: String,
         #[command(flatten)]
@@ -86,19 +87,19 @@ Examples:
 /// Somebody to be let in.
 #[derive(Debug, clap::Args)]
 struct Add {
-    /// Their name, as the audit log has it
+    /// Name of the person, as in the audit log
     #[arg(value_name = "NAME")]
     name: String,
     /// What they may do
     #[arg(long, value_enum)]
     role: Role,
-    /// A selector: the part of the fleet they see [default: all of it]
+    /// Selector of the part of the fleet they see [default: all of it]
     #[arg(long, value_name = "SELECTOR")]
     scope: Option<String>,
-    /// For how long the token is good
+    /// Time until the token expires
     #[arg(long, value_name = "DURATION", default_value = "90d", value_parser = crate::when::duration)]
     lifetime: Duration,
-    /// Somebody of this name is in already: their token ends
+    /// Replace the token of a person who has one
     #[arg(long)]
     replace: bool,
     #[command(flatten)]
@@ -109,11 +110,11 @@ struct Add {
 enum Role {
     /// Scrape metrics
     Metrics,
-    /// Ask for everything that is stored
+    /// Read everything that is stored
     Viewer,
     /// Capture on hosts, upload symbols
     Operator,
-    /// Let hosts and people in and out
+    /// Add and remove hosts and people, read the audit log
     Admin,
 }
 
@@ -183,7 +184,7 @@ async fn add(
         lifetime_s: lifetime_s.max(1),
         replace: add.replace,
     });
-    let added = route.answer("let somebody in", call).await?;
+    let added = route.answer("add a person", call).await?;
     let user = added.user.unwrap_or_default();
     let address = listen_address(&added.listen, &added.hostname);
     if add.form.is_json() {
@@ -205,7 +206,8 @@ async fn add(
         ),
     })?;
     note!(
-        "{} uses it, and is {} until {}; whoever has the line is {0}, so hand it over in secret",
+        "give the line to {} in private: whoever has it can log in as {0}. It has the role {} \
+         until {}",
         clean(&user.name),
         role_name(user.role()),
         rfc3339(user.expires_unix_s.saturating_mul(SECOND_NS))

@@ -181,7 +181,7 @@ impl Clock {
         let today = self.now.to_zoned(self.zone.clone()).date();
         if time_of_day(text).is_some() && self.zoned(start_ns).date() != today {
             notes.push(format!(
-                "`{}` is {}, yesterday: today it is still to come",
+                "`{}` is {}, yesterday: today that time is in the future",
                 text.trim(),
                 self.show(start_ns)
             ));

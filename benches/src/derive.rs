@@ -29,18 +29,18 @@ const MEMORY_MAX: usize = 4 << 30;
 #[command(after_help = "\
 Examples:
   benches derive                        all programs and libraries, about two minutes
-  benches derive /usr/bin/git ./my-app  these
+  benches derive /usr/bin/git ./my-app  only these files
   benches derive --rows 50 --markdown   the 50 worst")]
 pub struct Args {
-    /// Files to read instead of all
+    /// Files to read instead of all programs and libraries
     files: Vec<PathBuf>,
-    /// Rows shown, the worst first
+    /// Number of rows to print, the worst first
     #[arg(long, default_value_t = 15)]
     rows: usize,
-    /// Prints a Markdown table
+    /// Print a Markdown table
     #[arg(long)]
     markdown: bool,
-    /// Writes the report as JSON; - prints it
+    /// Write the report as JSON to this file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

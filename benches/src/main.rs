@@ -37,22 +37,23 @@ use std::path::{Path, PathBuf};
 #[command(
     name = "benches",
     version,
-    about = "Measures what fleetprofd costs and how true its profiles are, compared with named peers",
+    about = "Measure what fleetprofd costs and how accurate its profiles are, compared with other \
+        profilers",
     after_help = "\
 Examples:
-  benches list                 what there is
-  benches overhead --quick     cost next to peers, about four minutes; as root
+  benches list                 all benches
+  benches overhead --quick     cost compared with peers, about four minutes; as root
   benches overhead --markdown  the tables of docs/measurements
-  benches accuracy --quick     how true its profiles are; as root
-  benches runtimes             what it sees of language runtimes, next to perf
-  benches zoo --no-perf        what it sees of ordinary programs
-  benches derive               how right derived unwind rows are
-  benches scans                how right scanned callers are; as root
+  benches accuracy --quick     how accurate its profiles are; as root
+  benches runtimes             stacks of language runtimes, compared with perf
+  benches zoo --no-perf        stacks of ordinary programs
+  benches derive               how accurate derived unwind rows are
+  benches scans                how accurate scanned callers are; as root
   benches micro                hot paths, about a minute
   benches fleet                1,000 simulated hosts push into one collector
-  benches queries              how long that collector takes to answer
-  benches overview             how often it finds a change, and how often it says so without one
-  benches rights               what TLS, certificates, tokens and scopes cost there
+  benches queries              how long a collector takes to answer
+  benches overview             how often it finds a change, and how often it reports one in error
+  benches rights               what TLS, certificates, tokens and scopes cost a collector
   make bench                   micro, accuracy, overhead, offcpu, fleet and queries"
 )]
 struct Cli {
@@ -63,52 +64,53 @@ struct Cli {
 /// The benches. A new one is a module with `Args` and `run`, and a line here and in [`main`].
 #[derive(Subcommand)]
 enum Command {
-    /// CPU, wake-ups, memory and complete stacks of the daemon on a mixed load, next to other
-    /// profilers
+    /// Measure CPU time, wake-ups, memory and complete stacks of the daemon on a mixed load,
+    /// compared with other profilers
     Overhead(overhead::Args),
-    /// Measured shares next to true ones, stacks next to perf's, totals next to cpu.stat
+    /// Compare shares with true ones, stacks with perf's, totals with cpu.stat
     Accuracy(accuracy::Args),
-    /// The unwinder on recorded samples of whatever runs; needs root
+    /// Measure the unwinder on recorded samples of the running programs; needs root
     Unwind {
         /// Seconds to record
         #[arg(long, default_value_t = 10)]
         seconds: u64,
     },
-    /// How long the sampler's one thread works for a second of a large host, from rings in memory
+    /// Measure how long the sampler thread works for a second of a large host, from rings in memory
     Rings {
-        /// CPUs, all of them busy
+        /// Number of CPUs, all busy
         #[arg(long, default_value_t = 512)]
         cpus: u32,
-        /// Samples a second on each
+        /// Samples a second on each CPU
         #[arg(long, default_value_t = 99)]
         rate_hz: u32,
     },
-    /// What a capture of waits costs threads that switch 100,000 times a second, next to perf's;
-    /// needs root
+    /// Measure what an off-CPU capture costs threads that switch 100,000 times a second, compared
+    /// with perf; needs root
     Offcpu(offcpu::Args),
-    /// Node, Java, PHP, Erlang, Python, C and Rust at once: complete stacks and named frames, next
-    /// to perf's
+    /// Measure complete stacks and named frames of Node, Java, PHP, Erlang, Python, C and Rust,
+    /// compared with perf
     Runtimes(runtimes::Args),
-    /// Ordinary programs in twenty languages, from their first sample on, next to perf's; needs
-    /// root
+    /// Measure stacks of ordinary programs in twenty languages from their first sample, compared
+    /// with perf; needs root
     Zoo(zoo::Args),
-    /// Unwind rows derived from instructions, compared with those that compilers wrote
+    /// Compare unwind rows derived from instructions with those that compilers wrote
     Derive(derive::Args),
-    /// Callers of generated code that were scanned for, compared with known ones; needs root
+    /// Compare scanned callers of generated code with known ones; needs root
     Scans(scans::Args),
-    /// Simulated hosts in front of one collector: rows, CPU, bytes, memory, time to acknowledge
+    /// Measure one collector with simulated hosts: rows, CPU, bytes, memory, time to acknowledge
     Fleet(fleet::Args),
-    /// Questions to a collector with an hour of 50 hosts, and of twice as many
+    /// Measure queries to a collector with an hour of 50 hosts, and of twice as many
     Queries(fleet::QueriesArgs),
-    /// How often and how soon the overview finds a change, and how often it is wrong
+    /// Measure how often and how soon the overview finds a change, and how often it is wrong
     Overview(overview::Args),
-    /// The same fleet over plain loopback, and over TLS with certificates, tokens and a scope
+    /// Compare a fleet over plain loopback with the same fleet over TLS, certificates, tokens and a
+    /// scope
     Rights(fleet::RightsArgs),
-    /// Hot paths alone: nanoseconds and allocations for each record, sample, frame, row
+    /// Measure hot paths: nanoseconds and allocations for each record, sample, frame, row
     Micro(micro::Args),
-    /// Lists the benches
+    /// List the benches
     List,
-    /// Folds the text of `perf script`, as one of the peers does; reads FILE
+    /// Fold the text of `perf script` in FILE, as one of the peers does
     #[command(hide = true)]
     Fold { file: PathBuf },
 }

@@ -45,7 +45,7 @@ pub struct Args {
     /// Seconds of each part
     #[arg(long, default_value_t = 3)]
     seconds: u64,
-    /// Times that all parts are run, in turn
+    /// Number of rounds; each round runs all parts
     #[arg(long, default_value_t = 5)]
     rounds: u32,
 }

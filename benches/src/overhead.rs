@@ -40,27 +40,27 @@ const AIM_WAKEUPS_PER_S: f64 = 2.0;
 #[command(after_help = "\
 Examples:
   benches overhead --quick                      a first look, about four minutes
-  benches overhead --peer perf --peer bpftrace  these peers alone
+  benches overhead --peer perf --peer bpftrace  only these peers
   benches overhead --seconds 600                memory after ten minutes
   benches overhead --markdown                   the tables of docs/measurements
   benches overhead --set unwind.stack_kib=32    with another setting of the daemon")]
 pub struct Args {
-    /// Seconds of each steady part; peers record for a minute at most
+    /// Seconds of each steady part; peers record for at most a minute
     #[arg(long, default_value_t = DEFAULT_SECONDS, conflicts_with = "quick")]
     seconds: u64,
-    /// A quarter of a minute for each part
+    /// Run each part for 15 seconds
     #[arg(long)]
     quick: bool,
-    /// Measures this peer alone; may be given again; `none` for the daemon alone
+    /// Measure only this peer, or `none` for only the daemon; may be repeated
     #[arg(long, value_name = "NAME", value_parser = peer_names())]
     peer: Vec<String>,
-    /// Overrides a key of the daemon's configuration; may be given again
+    /// Override a key of the daemon's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Prints the tables as Markdown
+    /// Print the tables as Markdown
     #[arg(long)]
     markdown: bool,
-    /// Writes the report as JSON to this file; `-` prints it instead of the tables
+    /// Write the report as JSON to this file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -168,9 +168,9 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 fn measure(args: &Args) -> anyhow::Result<Report> {
     if !is_root() {
-        bail!("sampling every CPU takes root: run this as root");
+        bail!("failed to sample every CPU: run this as root");
     }
-    testkit::process::program("gcc").context("needs the program `gcc`")?;
+    testkit::process::program("gcc").context("failed to find the program `gcc`: install it")?;
     if cfg!(debug_assertions) {
         eprintln!("note: a debug build: its numbers say nothing about a release");
     }

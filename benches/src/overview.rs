@@ -60,10 +60,10 @@ const SECOND: i64 = 1_000_000_000;
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Trials of each change
+    /// Number of trials for each change
     #[arg(long, default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=50))]
     trials: u64,
-    /// Tables for a README
+    /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
 }

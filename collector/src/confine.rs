@@ -42,17 +42,17 @@ pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
     for path in unsettled(config, file) {
         tracing::warn!(
             path = %path.display(),
-            "this file may be read as it is now and not once another replaces it, because its \
-             directory holds what is none of the collector's, is not there yet, or is reached by a \
-             link: put it in a directory of its own, and name that"
+            "the sandbox allows reading this file, but not a new file that replaces it, because \
+             its directory holds other files, does not exist yet, or is behind a link: put the \
+             file in a directory of its own"
         );
     }
     for (link, to) in strays(&config.data_dir) {
         tracing::warn!(
             link = %link.display(),
             to = %to.display(),
-            "this link leads out of `data_dir`, and what is there can be neither read nor written: \
-             mount that disk in the link's place (`mount --bind`), or set `sandbox: off`"
+            "this link leads out of `data_dir`, so its target can be neither read nor written: \
+             mount that disk in place of the link (`mount --bind`), or set `sandbox: off`"
         );
     }
     report

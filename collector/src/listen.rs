@@ -45,7 +45,10 @@ pub enum ListenError {
         source: io::Error,
     },
     /// Others could reach it.
-    #[error("refused to listen on `{address}`: whoever comes here is believed, so loopback only")]
+    #[error(
+        "failed to listen on `{address}`: this port has no authentication, so only loopback is \
+        allowed"
+    )]
     NotLoopback {
         /// The address.
         address: SocketAddr,

@@ -30,41 +30,42 @@ Examples:
   fleetprof-collector                                   serve from /var/lib/fleetprof/collector
   fleetprof-collector --data-dir /tmp/fleet             keep the data elsewhere
   fleetprof-collector --set retention.disk_gib=100      override one key of the configuration
-  fleetprof-collector --check-config collector.yaml     tell whether a configuration is right
+  fleetprof-collector --check-config collector.yaml     check a configuration
 
-Agents push to --listen-grpc, and `agent-ctl --collector` asks there; the page is at --listen-http.
+Agents push to --listen-grpc, and `agent-ctl --collector` connects there; the page is at \
+--listen-http.
 
 Exit codes: 0 stopped as asked, 1 failed, 2 usage, 3 configuration, 4 permission, 5 in use";
 
-/// Keeps the profiles of a fleet and answers questions about them.
+/// Store the profiles of a fleet, and answer queries about them.
 #[derive(Parser)]
 #[command(name = "fleetprof-collector", version, after_help = EXAMPLES)]
 struct Args {
     /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where the embedded store keeps its data
+    /// Directory for the data of the embedded store
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// Where agents and agent-ctl connect, loopback only
+    /// Listen here for agents and agent-ctl, loopback only
     #[arg(long, value_name = "ADDR")]
     listen_grpc: Option<SocketAddr>,
-    /// Where the page, downloads and metrics are, loopback only
+    /// Serve the page, downloads and metrics here, loopback only
     #[arg(long, value_name = "ADDR")]
     listen_http: Option<SocketAddr>,
-    /// Where hosts and people of other machines connect, with TLS, at any address: 0.0.0.0:7601
+    /// Listen here for hosts and people on other machines, with TLS, such as 0.0.0.0:7601
     #[arg(long, value_name = "ADDR")]
     listen_tls: Option<SocketAddr>,
-    /// Where browsers of other machines connect, with TLS and a login, at any address: 0.0.0.0:7611
+    /// Listen here for browsers on other machines, with TLS and a login, such as 0.0.0.0:7611
     #[arg(long, value_name = "ADDR")]
     listen_https: Option<SocketAddr>,
-    /// Override a key of the configuration; may be given several times
+    /// Override a key of the configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Check the configuration and end: exit code 0 when it is valid, 3 when it is not
+    /// Check the configuration and exit: code 0 if it is valid, 3 if it is not
     #[arg(long)]
     check: bool,
-    /// The same of this file
+    /// Check this configuration file and exit: code 0 if it is valid, 3 if it is not
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     check_config: Option<PathBuf>,
 }
@@ -252,10 +253,10 @@ async fn watch_signals(
                     let diff = active.adopt(&new.config);
                     set_log_level(&active);
                     let (changed, restart) = (diff.changed.join(" "), diff.needs_restart.join(" "));
-                    tracing::info!(changed, needs_restart = restart, "configuration read again");
+                    tracing::info!(changed, needs_restart = restart, "configuration reloaded");
                 }
                 Err(error) => {
-                    tracing::error!("configuration not taken: {}", causes(&error));
+                    tracing::error!("configuration refused; the active one stays: {}", causes(&error));
                 }
             },
         }

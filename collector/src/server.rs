@@ -50,7 +50,7 @@ pub enum ServeError {
     #[error(transparent)]
     Store(#[from] StorePanicked),
     /// A part ended on its own.
-    #[error("`{part}` ended on its own")]
+    #[error("`{part}` ended unexpectedly")]
     Part {
         /// Which.
         part: &'static str,
@@ -70,10 +70,10 @@ pub enum ServeError {
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The certificate of the page cannot be used.
-    #[error("failed to start the page: {0}")]
+    #[error("failed to start the web server: {0}")]
     Page(String),
     /// What was in memory is not in the store's files.
-    #[error("failed to close the store: what it acknowledged is in its log")]
+    #[error("failed to close the store: acknowledged windows are safe in its log")]
     Close(#[source] StoreError),
 }
 
@@ -340,7 +340,7 @@ pub async fn serve_confined(
         if let Some(people) = people
             && let Err(error) = people.keep_used()
         {
-            tracing::debug!(%error, "when tokens were used last is not kept");
+            tracing::debug!(%error, "failed to store when tokens were last used");
         }
         audit.note(Event::by("collector", String::new(), "stop"));
         audit.close();
@@ -454,7 +454,7 @@ fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     tracing::info!(
         fleet = fleet.authority.fleet_id(),
         members = fleet.registry.members().len(),
-        "hosts of the fleet connect with certificates"
+        "listening for hosts with certificates"
     );
     Ok(Arc::new(fleet))
 }
@@ -508,7 +508,7 @@ async fn drain(
 
 fn close(store: &OpenStore, hosts: &Hosts) -> Result<(), StoreError> {
     if let Err(error) = hosts.flush(store) {
-        tracing::warn!("what hosts said last is not stored: {error}");
+        tracing::warn!("failed to store the last reports of hosts: {error}");
     }
     store.sink.close()
 }

@@ -111,7 +111,8 @@ impl Drop for SurveyEnded<'_> {
 fn survey_issue(metrics: &Metrics) -> Option<String> {
     let ended = metrics.survey_ended.get() != 0;
     ended.then(|| {
-        "no thread looks for hosts in trouble: thread `fp-survey` panicked\n  restart the collector"
+        "the check for hosts in trouble has stopped: thread `fp-survey` panicked\n  restart the \
+         collector"
             .to_owned()
     })
 }
@@ -120,12 +121,12 @@ fn survey_issue(metrics: &Metrics) -> Option<String> {
 fn round(store: &OpenStore, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> BTreeSet<String> {
     let mut issues: BTreeSet<String> = store.status.issues().into_iter().collect();
     if let Err(error) = hosts.flush(store) {
-        issues.insert(format!("what hosts said is not stored for now: {error}"));
+        issues.insert(format!("failed to store the reports of hosts: {error}"));
     }
     if let Err(error) = store.sink.maintain(clock.now_unix_ns()) {
         metrics.maintain_failed.inc();
         issues.insert(format!(
-            "the upkeep of the store left something undone: {error}"
+            "the maintenance of the store is incomplete: {error}"
         ));
     }
     issues
@@ -143,7 +144,7 @@ impl Issues {
             tracing::warn!("{issue}");
         }
         for issue in self.told.difference(&found) {
-            tracing::info!("over: {issue}");
+            tracing::info!("resolved: {issue}");
         }
         self.told = found.into_iter().take(TOLD_MAX).collect();
     }

@@ -201,7 +201,7 @@ pub enum ConfigError {
         source: std::io::Error,
     },
     /// The file must not be trusted, or is no configuration file.
-    #[error("refused configuration `{}`: {why}\n  {remedy}", path.display())]
+    #[error("failed to use configuration `{}`: {why}\n  {remedy}", path.display())]
     Refused {
         /// The file.
         path: PathBuf,
@@ -344,7 +344,10 @@ fn apply_env<C: Configuration>(
                 let hint =
                     nearest.map(|at| format!("; did you mean `{}`?", C::KEYS[at].env_name()));
                 let hint = hint.unwrap_or_default();
-                warnings.push(format!("environment variable `{name}` names no key{hint}"));
+                warnings.push(format!(
+                    "failed to use environment variable `{name}`: there is no \
+                    such key{hint}"
+                ));
             }
             continue;
         };
@@ -361,7 +364,7 @@ fn apply_env<C: Configuration>(
 fn apply_sets<C: Configuration>(config: &mut C, sets: &[String]) -> Result<(), ConfigError> {
     for set in sets {
         let Some((path, text)) = set.split_once('=') else {
-            let message = format!("`{}` is not of the form `key=value`", value::shown(set));
+            let message = format!("`{}` is not `key=value`", value::shown(set));
             return Err(ConfigError::Syntax {
                 place: Place::Set,
                 message,

@@ -4,7 +4,7 @@ use crate::key::{Key, Reload, put_word, word};
 use crate::value::Kind;
 use serde::Serialize;
 
-/// Least important line that is logged.
+/// Lowest level to log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum LogLevel {
@@ -33,7 +33,7 @@ pub enum LogFormat {
 /// Section `log`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Log {
-    /// Least important line that is logged.
+    /// Lowest level to log.
     pub level: LogLevel,
     /// Form of the lines.
     pub format: LogFormat,
@@ -73,7 +73,7 @@ pub const fn level_key<C: HasLog>() -> Key<C> {
         kind: Kind::Word(&["error", "warn", "info", "debug", "trace"]),
         unit: "",
         reload: Reload::Live,
-        doc: "Least important line that is logged.",
+        doc: "Lowest level to log.",
         get: |c| word(&c.log().level, LEVELS),
         put: |c, v| put_word(&mut c.log_mut().level, &v, LEVELS),
     }
@@ -86,7 +86,7 @@ pub const fn format_key<C: HasLog>() -> Key<C> {
         kind: Kind::Word(&["text", "json"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "text for people, json for log stores (one object a line).",
+        doc: "text for people, or json for log stores (one object a line).",
         get: |c| word(&c.log().format, FORMATS),
         put: |c, v| put_word(&mut c.log_mut().format, &v, FORMATS),
     }

@@ -199,9 +199,9 @@ impl Kind {
                 format!("unix:/PATH (at most {UNIX_PATH_MAX} bytes) or IP:PORT")
             }
             Kind::LoopbackOrNull => "IP:PORT with a loopback address, or null".to_owned(),
-            Kind::PeerOrNull(port) => format!(
-                "IP:PORT with a loopback address (port {port} when it is left out), or null"
-            ),
+            Kind::PeerOrNull(port) => {
+                format!("IP:PORT with a loopback address (default port {port}), or null")
+            }
             Kind::Mode => {
                 "octal permissions in quotes from \"0600\" to \"0777\", owner read and write \
                  included"
@@ -227,8 +227,8 @@ impl Kind {
                 "a list of at most {max} of http://HOST[:PORT][/PATH] and https://HOST[:PORT][/PATH]"
             ),
             Kind::Events(max) => format!(
-                "a list of at most {max} names of events; a name that ends with `*` stands for all that \
-                 start so"
+                "a list of at most {max} names of events; a name that ends with `*` matches all \
+                 that start with it"
             ),
             Kind::Selectors(max) => {
                 format!("a list of at most {max} selectors such as unit=\"vault.service\"")

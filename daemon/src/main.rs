@@ -24,23 +24,23 @@ Examples:
 
 Exit codes: 0 stopped as asked, 1 failed, 2 usage, 3 configuration, 4 permission, 5 socket in use";
 
-/// Samples the stacks of every CPU, always, and answers questions about them.
+/// Sample the stacks of every CPU all the time, and answer queries about them.
 #[derive(Parser)]
 #[command(name = "fleetprofd", version, after_help = EXAMPLES)]
 struct Args {
     /// Configuration file [default: /etc/fleetprof/agent.yaml when it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Where to answer: unix:PATH, or HOST:PORT with a token and TLS
+    /// Listen here: unix:PATH, or HOST:PORT with a token and TLS
     #[arg(long, value_name = "ADDRESS")]
     listen: Option<String>,
-    /// Push closed windows to this collector, port 7600 unless said: the key collector.address
+    /// Push closed windows to this collector [default port: 7600]; sets the key collector.address
     #[arg(long, value_name = "HOST[:PORT]")]
     collector: Option<String>,
-    /// Override a key of the configuration; may be given several times
+    /// Override a key of the configuration; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
-    /// Check a configuration file and end: exit code 0 when it is valid, 3 when it is not
+    /// Check a configuration file and exit: code 0 if it is valid, 3 if it is not
     #[arg(long, value_name = "FILE", conflicts_with_all = ["config", "listen", "collector", "sets"])]
     check_config: Option<PathBuf>,
 }

@@ -46,7 +46,10 @@ pub type Health = Arc<dyn Fn() -> Result<(), String> + Send + Sync>;
 #[derive(Debug, thiserror::Error)]
 pub enum ServeError {
     /// Others could reach it.
-    #[error("refused to serve metrics on `{0}`: there is no authentication, so loopback only")]
+    #[error(
+        "failed to serve metrics on `{0}`: there is no authentication, so only loopback is \
+        allowed"
+    )]
     NotLoopback(SocketAddr),
     /// The socket is broken.
     #[error("failed to read the address of the metrics socket")]
@@ -146,7 +149,7 @@ fn respond<B>(request: &Request<B>, families: &Families, health: &Health) -> Res
         },
         _ => (
             StatusCode::NOT_FOUND,
-            "there are /metrics and /healthz\n".to_owned(),
+            "not found: use /metrics or /healthz\n".to_owned(),
         ),
     };
     let mut response = Response::new(Full::new(Bytes::from(body)));

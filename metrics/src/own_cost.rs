@@ -103,13 +103,13 @@ pub fn thread_cpu_ns(task: &Path) -> Option<u64> {
 rows! { ROWS: OwnCost;
     /// CPU time of the daemon's living threads, by thread name.
     CounterNs fleetprof_thread_cpu_seconds_total{thread} = |own| own.by_thread(|of| of.cpu_ns);
-    /// How often the daemon's living threads waited and were woken, by thread name.
+    /// Wake-ups of the daemon's living threads, by thread name.
     Counter fleetprof_thread_wakeups_total{thread} = |own| own.by_thread(|of| of.wakeups);
-    /// CPU time of the daemon since its start, all threads.
+    /// CPU time of all threads of the daemon since its start.
     CounterNs process_cpu_seconds_total = |own| own.cpu_ns;
-    /// Memory of the daemon in use, files included.
+    /// Resident memory of the daemon, including file pages.
     Gauge process_resident_memory_bytes = |own| own.rss_bytes;
-    /// Memory of the daemon in use that is no file's.
+    /// Resident memory of the daemon without file pages.
     Gauge fleetprof_resident_anonymous_bytes = |own| own.rss_anon_bytes;
     /// Open file descriptors of the daemon.
     Gauge process_open_fds = |own| own.open_fds;

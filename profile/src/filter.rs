@@ -31,22 +31,22 @@ pub enum FilterError {
         reason: String,
     },
     /// The pattern is longer than [`PATTERN_LEN_MAX`].
-    #[error("failed to take a pattern of {len} bytes: at most {PATTERN_LEN_MAX} are allowed")]
+    #[error("failed to use a pattern of {len} bytes: at most {PATTERN_LEN_MAX} are allowed")]
     PatternTooLong {
         /// Its length in bytes.
         len: usize,
     },
     /// A matcher that names no label.
-    #[error("failed to take a matcher: its label has no name")]
+    #[error("failed to use a matcher: its label has no name")]
     NoLabel,
     /// A subtree matcher without a path.
-    #[error("failed to take the matcher `{label}^=\"\"`: a subtree needs a path, `/` for all")]
+    #[error("failed to use matcher `{label}^=\"\"`: a subtree needs a path, `/` for all")]
     NoPath {
         /// The label it was for.
         label: String,
     },
     /// More than [`FILTERS_MAX`].
-    #[error("failed to take {given} {what}: at most {FILTERS_MAX} are allowed")]
+    #[error("failed to use {given} {what}: at most {FILTERS_MAX} are allowed")]
     TooMany {
         /// `matchers` or `frame filters`.
         what: &'static str,

@@ -63,7 +63,8 @@ pub enum HeatMapError {
     NoTimes,
     /// None, more than [`ROWS_MAX`], or rows of less than a nanosecond.
     #[error(
-        "failed to draw a heat map with `{rows}` rows: expected 1 to {ROWS_MAX}, of a nanosecond at least"
+        "failed to draw a heat map with {rows} rows: expected 1 to {ROWS_MAX}, each at least a \
+         nanosecond"
     )]
     Rows {
         /// As asked.
@@ -71,8 +72,8 @@ pub enum HeatMapError {
     },
     /// More columns or cells than are kept.
     #[error(
-        "failed to draw a heat map of `{columns}` columns with `{rows}` rows: \
-         at most {COLUMNS_MAX} columns and {CELLS_MAX} cells\nchoose wider columns or a shorter time"
+        "failed to draw a heat map of {columns} columns with {rows} rows: at most {COLUMNS_MAX} \
+         columns and {CELLS_MAX} cells are allowed\nchoose wider columns or a shorter time"
     )]
     TooLarge {
         /// It takes so many.

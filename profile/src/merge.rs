@@ -31,7 +31,7 @@ const CAUSES_BETWEEN: &str = "; ";
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum MergeError {
     /// Their weights are not the same quantity: nanoseconds and cycles have no sum.
-    #[error("failed to merge profiles: one weighs samples in `{left}`, the other in `{right}`")]
+    #[error("failed to merge profiles: one has weights in `{left}`, the other in `{right}`")]
     UnitMismatch {
         /// Unit of the profile merged into.
         left: String,
@@ -227,7 +227,7 @@ mod tests {
         let error = left.merge(&right).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "failed to merge profiles: one weighs samples in `nanoseconds`, the other in `cycles`"
+            "failed to merge profiles: one has weights in `nanoseconds`, the other in `cycles`"
         );
         assert_eq!(left, info(1, 1));
     }

@@ -44,17 +44,32 @@ table! {
         Unresolved = 8, "unresolved", "the stack has unnamed frames at its root, so whether it is complete is not known";
         Lost = 9, "lost", "the sample was lost before its stack was seen: its weight is an estimate";
         ThirtyTwoBit = 10, "thirty_two_bit", "a 32-bit program: its stack copy is not unwound";
-        ModuleLoading = 11, "module_loading", "the unwind information of a file on the way was not in memory: its first samples, or no room for the files of all that runs";
+        ModuleLoading = 11, "module_loading", "the unwind information of a file on the way was not \
+            in memory: these are its first samples, or there is no room for the files of all \
+            running programs";
         NoProgress = 12, "no_progress", "the unwinder met a frame that does not lead further up the stack: damaged stack or wrong unwind information";
         Stitched = 13, "stitched", "complete: the outer part was read from the thread's memory while a watch proved that the call still ran";
-        ModuleRefused = 14, "module_refused", "the unwind information of a file on the way takes more memory, or more time to read, than it may";
-        GeneratedCode = 15, "generated_code", "the stack breaks off in generated code: its runtime keeps no frame pointers there and tells no unwinding information, for which it may have a switch";
-        WorkLimit = 16, "work_limit", "the unwind information on the way is written so that one stack would take more work than any may";
-        Alike = 17, "alike", "complete by an estimate: the outer part is that of a larger copy of the same thread's stack, with the same registers and the same words as far as both were copied";
-        OtherStack = 18, "other_stack", "the program changed to another stack on the way, as Go does for its runtime and for C, and nothing leads back to the one that it came from";
-        Scanned = 19, "scanned", "complete by evidence: generated code, of whose frame nothing is known, has the nearest caller on its stack from which unwind information leads to a start function; generated callers between them are missing";
-        LentFrame = 20, "lent_frame", "complete but for callers on a stack of its own: compiled Haskell and what Erlang calls in C run in the frame of the runtime's function that entered the code, and its own callers are kept elsewhere";
-        KnownCallers = 21, "known_callers", "complete by experience: the copy ends within the frame of a function that had the same callers in two or more other processes of its cgroup, and no others where they were seen";
+        ModuleRefused = 14, "module_refused", "the unwind information of a file on the way takes \
+            more memory, or more time to read, than the limit";
+        GeneratedCode = 15, "generated_code", "the stack breaks off in generated code: its runtime \
+            keeps no frame pointers there and gives no unwind information; the runtime may have an \
+            option for that";
+        WorkLimit = 16, "work_limit", "the unwind information on the way needs more work for one \
+            stack than the limit";
+        Alike = 17, "alike", "complete by an estimate: the outer part comes from a larger copy of \
+            the same thread's stack, with the same registers and the same words as far as both \
+            were copied";
+        OtherStack = 18, "other_stack", "the program switched to another stack on the way, as Go \
+            does for its runtime and for C, and nothing leads back to the first stack";
+        Scanned = 19, "scanned", "complete by evidence: the frame of generated code is unknown, so \
+            its caller is the nearest address on the stack from which unwind information leads to \
+            a start function; generated callers between them are missing";
+        LentFrame = 20, "lent_frame", "complete except for callers on a separate stack: compiled \
+            Haskell, and C that Erlang calls, run in the frame of the runtime's function that \
+            entered the code, and keep their own callers elsewhere";
+        KnownCallers = 21, "known_callers", "complete by experience: the copy ends within the \
+            frame of a function that had the same callers, and no others, in two or more other \
+            processes of its cgroup";
     }
 }
 
@@ -89,19 +104,24 @@ table! {
         FileGone = 3, "file_gone", "the file was gone before it could be opened";
         FileChanged = 4, "file_changed", "the file at the path is not the one that ran";
         FileUnreadable = 5, "file_unreadable", "the file could not be read or is damaged";
-        NoMapping = 6, "no_mapping", "the address is in no mapping of the process that is known";
+        NoMapping = 6, "no_mapping", "the address is in no known mapping of the process";
         JitNoMap = 7, "jit_no_map", "generated code, and the runtime writes no perf map";
         JitNotInMap = 8, "jit_not_in_map", "generated code that the runtime's perf map does not list";
         JitMapRefused = 9, "jit_map_refused", "the perf map is not a plain file of the process's owner, or is over the size limit";
         KernelHidden = 10, "kernel_hidden", "kernel symbols are hidden by kernel.kptr_restrict";
-        ProcessUnknown = 11, "process_unknown", "the process ended before anything was known of it";
-        Limit = 12, "limit", "a bound of the symbolizer was reached; see its drop counters";
+        ProcessUnknown = 11, "process_unknown", "the process ended before the daemon read anything \
+            about it";
+        Limit = 12, "limit", "the symbolizer reached a limit; see its drop counters";
         NotInKallsyms = 13, "not_in_kallsyms", "the kernel lists no symbol for the address";
         JitProcessGone = 14, "jit_process_gone", "generated code of a process that ended before its perf map was read";
-        JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; it is taken when it can be";
-        JitReused = 16, "jit_reused", "generated code: the address was used again around that time, and the perf map does not say when";
-        OverBudget = 17, "over_budget", "reading the symbols would take more memory or time than one file, or all files of its owner, may take";
-        OtherStack = 18, "other_stack", "the caller of a function that changed to another stack and keeps no frame pointer there; the callers beyond it are known";
+        JitMapLate = 15, "jit_map_late", "generated code whose perf map could not be read in time; \
+            the daemon reads it later";
+        JitReused = 16, "jit_reused", "generated code: the address was reused around that time, \
+            and the perf map does not tell when";
+        OverBudget = 17, "over_budget", "reading the symbols would take more memory or time than \
+            the limit for a file or its owner";
+        OtherStack = 18, "other_stack", "the caller of a function that switched to another stack \
+            and keeps no frame pointer there; the callers beyond it are known";
     }
 }
 

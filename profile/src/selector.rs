@@ -45,7 +45,7 @@ pub enum SelectorError {
         escape: String,
     },
     /// Longer than [`SELECTOR_LEN_MAX`].
-    #[error("failed to parse selector: {len} bytes are more than {SELECTOR_LEN_MAX}")]
+    #[error("failed to parse selector: it has {len} bytes, at most {SELECTOR_LEN_MAX} are allowed")]
     TooLong {
         /// Its length in bytes.
         len: usize,
@@ -418,7 +418,7 @@ comm="\xé"
 comm=~"("
     failed to compile pattern `(`: unclosed group
 cgroup^=""
-    failed to take the matcher `cgroup^=""`: a subtree needs a path, `/` for all
+    failed to use matcher `cgroup^=""`: a subtree needs a path, `/` for all
 "#
         );
     }
@@ -426,7 +426,7 @@ cgroup^=""
     #[test]
     fn length_is_bounded() {
         let text = format!("comm=\"{}\"", "x".repeat(SELECTOR_LEN_MAX));
-        assert!(refused(&text).contains("more than"));
+        assert!(refused(&text).contains("at most"));
     }
 
     proptest! {

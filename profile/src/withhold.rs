@@ -37,11 +37,11 @@ pub enum WithholdError {
     #[error(transparent)]
     Selector(#[from] SelectorError),
     /// One takes everything.
-    #[error("an empty selector takes every process: write `cgroup^=\"/\"` if that is meant")]
+    #[error("an empty selector matches every process: write `cgroup^=\"/\"` to withhold all")]
     Empty,
     /// One goes by what a process says of itself.
     #[error(
-        "`{label}` is what a process chooses itself, so it could walk out: name a cgroup, unit, slice, \
+        "a process can change its own `{label}` and escape: select by cgroup, unit, slice, \
          container, image, pod or namespace"
     )]
     Chosen {
@@ -181,9 +181,9 @@ mod tests {
     #[test]
     fn a_process_cannot_choose_what_selects_it() {
         for (text, says) in [
-            ("comm=vault", "`comm` is what a process chooses"),
-            ("unit=a,thread=b", "`thread` is what a process chooses"),
-            ("", "an empty selector takes every process"),
+            ("comm=vault", "a process can change its own `comm`"),
+            ("unit=a,thread=b", "a process can change its own `thread`"),
+            ("", "an empty selector matches every process"),
             ("unit", "failed to parse selector"),
         ] {
             let (at, error) = Withholding::parse(&["unit=a", text]).unwrap_err();

@@ -273,8 +273,8 @@ fn folded_of_other_tools_is_read() {
 #[test]
 fn folded_errors_name_the_line() {
     let error = |text: &str| folded::read(text, info()).err().unwrap().to_string();
-    insta::assert_snapshot!(error("a;b 1\na;b\n"), @"failed to read folded stacks: line 2 ends in no count");
-    insta::assert_snapshot!(error("a;b -1\n"), @"failed to read folded stacks: line 1 ends in no count");
+    insta::assert_snapshot!(error("a;b 1\na;b\n"), @"failed to read folded stacks: line 2 does not end in a count");
+    insta::assert_snapshot!(error("a;b -1\n"), @"failed to read folded stacks: line 1 does not end in a count");
     let deep = format!("{} 1", "a;".repeat(folded::STACK_FRAMES_MAX));
     insta::assert_snapshot!(error(&deep), @"failed to read folded stacks: line 1 has more than 8192 frames");
 }
@@ -324,15 +324,15 @@ fn dangling_ids_are_refused() {
     for (bytes, expected) in [
         (
             &[][..],
-            "failed to decode pprof: sample type `0` does not exist",
+            "failed to decode pprof: there is no sample type `0`",
         ),
         (
             &[0x0a, 0x02, 0x08, 0x05][..],
-            "failed to decode pprof: string `5` does not exist",
+            "failed to decode pprof: there is no string `5`",
         ),
         (
             &[0x0a, 0x00, 0x12, 0x06, 0x0a, 0x01, 0x09, 0x12, 0x01, 0x01][..],
-            "failed to decode pprof: location `9` does not exist",
+            "failed to decode pprof: there is no location `9`",
         ),
         (
             &[0x0a, 0x00, 0x12, 0x00][..],

@@ -211,19 +211,19 @@ fn frame_to_wire(frame: Frame) -> wire::Frame {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AssembleError {
     /// The first chunk has no `info`.
-    #[error("failed to assemble profile: first chunk has no info")]
+    #[error("failed to assemble profile: the first chunk has no info")]
     NoInfo,
     /// A chunk after the first has `info`: two profiles were mixed.
-    #[error("failed to assemble profile: info in a later chunk")]
+    #[error("failed to assemble profile: a later chunk has info")]
     LateInfo,
     /// A chunk came after the last one, or after a failure.
-    #[error("failed to assemble profile: chunk after the end")]
+    #[error("failed to assemble profile: a chunk follows the last one")]
     AfterEnd,
     /// The stream ended before a chunk that says `last`.
-    #[error("failed to assemble profile: chunks end before the last one")]
+    #[error("failed to assemble profile: the last chunk is missing")]
     Incomplete,
     /// All chunks together are larger than allowed.
-    #[error("failed to assemble profile: larger than `{limit}` bytes")]
+    #[error("failed to assemble profile: it is larger than {limit} bytes")]
     TooLarge {
         /// The bound that was reached.
         limit: usize,
@@ -246,7 +246,7 @@ pub enum AssembleError {
         id: u32,
     },
     /// A stack has more frames than [`STACK_DEPTH_MAX`].
-    #[error("failed to assemble profile: stack is deeper than `{STACK_DEPTH_MAX}` frames")]
+    #[error("failed to assemble profile: a stack is deeper than {STACK_DEPTH_MAX} frames")]
     TooDeep,
     /// Something else than strings, frames and stacks came where only these may.
     #[error("failed to assemble tables: they come with `{found}`")]

@@ -63,7 +63,7 @@ pub struct Credential {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CredentialError {
     /// It starts in another way.
-    #[error("the {0} is none: it starts with `{prefix}`", prefix = .0.prefix())]
+    #[error("the {0} is invalid: it must start with `{prefix}`", prefix = .0.prefix())]
     Prefix(Use),
     /// It is too short or too long, has another character, or another checksum.
     #[error("the {0} is incomplete or mistyped: its checksum is wrong")]

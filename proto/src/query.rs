@@ -10,7 +10,7 @@ use profile::{
 pub enum RequestError {
     /// More than [`FILTERS_MAX`] of something. Told before anything is compiled: the counts bound
     /// the work that one request can ask for.
-    #[error("failed to take {given} {what}: at most {FILTERS_MAX} are allowed")]
+    #[error("failed to use {given} {what}: at most {FILTERS_MAX} are allowed")]
     TooMany {
         /// `matchers`, `frame filters`.
         what: &'static str,
@@ -18,7 +18,7 @@ pub enum RequestError {
         given: usize,
     },
     /// An operator this version does not know.
-    #[error("failed to take the matcher of `{label}`: operator {op} is not known")]
+    #[error("failed to use the matcher of `{label}`: operator {op} is not known")]
     MatchOp {
         /// Its label.
         label: String,
@@ -26,7 +26,7 @@ pub enum RequestError {
         op: i32,
     },
     /// An operator this version does not know.
-    #[error("failed to take a frame filter: operator {op} is not known")]
+    #[error("failed to use a frame filter: operator {op} is not known")]
     FilterOp {
         /// The number.
         op: i32,

@@ -76,9 +76,9 @@ const HTTP_PORTS: [u16; 2] = [80, 443];
 const PROXIES: [&str; 3] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"];
 
 /// What to do where less is given up than could be.
-pub const REMEDY: &str = "a kernel since 5.19 with Landlock (lsm=…,landlock) and seccomp; in a \
-                          container, let the engine's profile pass landlock_* and seccomp. Or say \
-                          `sandbox: off`, and this is not told";
+pub const REMEDY: &str = "use a kernel since 5.19 with Landlock (lsm=…,landlock) and seccomp; in a \
+    container, allow landlock_* and seccomp in the engine's profile. Or set `sandbox: off` to hide \
+    this warning";
 
 /// What a confined thread may still reach.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -346,7 +346,7 @@ fn restrict(reach: &Reach) -> Result<u32, String> {
     }
     let status = rules.restrict_self().map_err(told)?;
     let unavailable =
-        "the kernel has no Landlock (Linux 5.19), or it is not switched on (lsm=…,landlock)";
+        "the kernel has no Landlock (Linux 5.19), or Landlock is not enabled (lsm=…,landlock)";
     match (status.ruleset, status.landlock) {
         (RulesetStatus::NotEnforced, _) => Err(unavailable.to_owned()),
         (_, LandlockStatus::Available { effective_abi, .. }) => Ok(effective_abi as u32),

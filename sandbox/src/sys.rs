@@ -40,7 +40,7 @@ pub fn install_filter(program: &[libc::sock_filter]) -> io::Result<()> {
         0 => Ok(()),
         ..0 => Err(io::Error::last_os_error()),
         thread => Err(io::Error::other(format!(
-            "thread {thread} has a filter of its own"
+            "thread {thread} already has a filter"
         ))),
     }
 }

@@ -284,7 +284,7 @@ fn a_target_that_is_not_there_or_goes_needs_root() {
     drop(busy);
     let result = capture.finish().expect("captured").result;
     assert_eq!(result.state(), CaptureState::Cancelled);
-    assert_eq!(result.error, "the process that was captured ended");
+    assert_eq!(result.error, "the captured process ended");
     let mut unknown = request(Duration::from_secs(1));
     unknown.event = "cpu-clok".into();
     let refused = client.capture(unknown).err().expect("a refusal");
@@ -333,7 +333,7 @@ fn a_cgroup_that_is_removed_and_made_again_is_captured_on_needs_root() {
     let notices = &captured.result.notices;
     let told = notices
         .iter()
-        .any(|notice| notice.contains("removed and made again once"));
+        .any(|notice| notice.contains("removed and created again once"));
     assert!(told, "{notices:?}");
     daemon.stop();
 }

@@ -230,7 +230,7 @@ fn files_that_are_gone_or_others_have_a_plain_reason_needs_root() {
     let foreign = json(&annotate(&daemon, &busy, "hot", &foreign).ok());
     let notes = foreign["notes"].to_string();
     assert!(
-        notes.contains("it is of another build than what was sampled"),
+        notes.contains("it is not the build that was sampled"),
         "{notes}"
     );
     assert!(
@@ -258,7 +258,7 @@ fn files_that_are_gone_or_others_have_a_plain_reason_needs_root() {
     });
     let notes = json(&ended)["notes"].to_string();
     assert!(
-        notes.contains("process ") && notes.contains("give it with --binary"),
+        notes.contains("process ") && notes.contains("give a copy"),
         "{notes}"
     );
     daemon.stop();

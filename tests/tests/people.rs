@@ -59,7 +59,10 @@ fn who_logs_in_by_the_printed_line_needs_no_option_after_it() {
         &laptop,
         &["login", &wire.address(), &token, "--name", "prod"],
     );
-    assert!(said.contains("anna (operator; the whole fleet"), "{said}");
+    assert!(
+        said.contains("anna (operator; the complete fleet"),
+        "{said}"
+    );
     let who = fine(&laptop, &["whoami", "--json"]);
     assert!(
         who.contains("\"name\": \"anna\"") || who.contains("\"name\":\"anna\""),

@@ -143,7 +143,11 @@ fn uploaded_symbols_name_what_was_stored_before_needs_root() {
     // Only the files that have symbols are stored.
     let said = stored.ask(&["symbols", "upload", program, debug]);
     assert_eq!(said.code, Some(1), "{}", said.stderr);
-    assert!(said.stderr.contains("it was stripped"), "{}", said.stderr);
+    assert!(
+        said.stderr.contains("upload it before you strip it"),
+        "{}",
+        said.stderr
+    );
     assert!(
         said.text().contains("functions of build"),
         "{}",

@@ -76,7 +76,7 @@ struct Unwind {
 fn read(file: &File, len: u64, (offset, size): (u64, u64), most: u64) -> Result<Vec<u8>, String> {
     let end = offset.checked_add(size);
     if size > most || end.is_none_or(|end| end > len) {
-        return Err("it is damaged, or a part of it is too large".to_owned());
+        return Err("the file is damaged, or too large".to_owned());
     }
     let mut bytes = vec![0; size as usize];
     file.read_exact_at(&mut bytes, offset)
@@ -93,10 +93,14 @@ impl Code {
         const HEADER: u64 = size_of::<FileHeader64<LE>>() as u64;
         let facts = file.metadata().map_err(|error| error.to_string())?;
         if !facts.is_file() {
-            return Err("it is no regular file".to_owned());
+            return Err("it is not a regular file".to_owned());
         }
         let len = facts.len();
-        let no_elf = || "it is no ELF file of x86-64: no other instructions are known".to_owned();
+        let no_elf = || {
+            "it is not an x86-64 ELF file, the only architecture that agent-ctl \
+            disassembles"
+                .to_owned()
+        };
         let head = read(&file, len, (0, HEADER), HEADER).map_err(|_| no_elf())?;
         let (header, _) = from_bytes::<FileHeader64<LE>>(&head).map_err(|()| no_elf())?;
         let ident = &header.e_ident;
@@ -119,7 +123,7 @@ impl Code {
         };
         match code.build_id() {
             Some(found) if found == build_id => Ok(code),
-            Some(_) => Err("it is of another build than what was sampled".to_owned()),
+            Some(_) => Err("it is not the build that was sampled".to_owned()),
             None => Err("it has no build id".to_owned()),
         }
     }
@@ -146,7 +150,7 @@ impl Code {
 
     /// Bytes from an address to another, or to the end of their segment.
     fn bytes(&self, from: u64, to: Option<u64>, most: u64) -> Result<Vec<u8>, String> {
-        let nowhere = || format!("{from:#x} lies in no part of it");
+        let nowhere = || format!("no part of the file has {from:#x}");
         let inside = |segment: &&ProgramHeader64<LE>| {
             let start = segment.p_vaddr.get(LE);
             from >= start && from - start < segment.p_filesz.get(LE)
@@ -186,7 +190,7 @@ impl Code {
 
     /// Where the function of an address starts and ends.
     fn extent(&self, address: u64) -> Result<(u64, u64), String> {
-        let none = || format!("nothing tells where the function of {address:#x} starts and ends");
+        let none = || format!("the start and end of the function at {address:#x} are not known");
         let unwind = self.unwind.get_or_init(|| self.unwind());
         let Unwind { header, frames } = unwind.as_ref().ok_or_else(none)?;
         let bases = BaseAddresses::default().set_eh_frame_hdr(header.1);
@@ -203,7 +207,7 @@ impl Code {
         match length <= FUNCTION_BYTES_MAX {
             true => Ok((start, end)),
             false => Err(format!(
-                "the function of {address:#x} has {length} bytes, too many to show"
+                "the function at {address:#x} has {length} bytes, too many to show"
             )),
         }
     }
@@ -221,7 +225,7 @@ impl Code {
                 && start - from < segment.p_filesz.get(LE)
         });
         if !is_code {
-            return Err(format!("{address:#x} is no code of it"));
+            return Err(format!("the file has no code at {address:#x}"));
         }
         let bytes = self.bytes(start, Some(end), FUNCTION_BYTES_MAX)?;
         let mut decoder = Decoder::with_ip(64, &bytes, start, DecoderOptions::NONE);
@@ -274,10 +278,10 @@ impl Place {
         }
         if !self.local {
             return Err(format!(
-                "`{shown}` is a file of another machine: give a copy of it with --binary"
+                "`{shown}` is on another machine: give a copy of the file with --binary"
             ));
         }
-        let mut why = "no process that ran it is known".to_owned();
+        let mut why = "no process is known that runs it".to_owned();
         for pid in pids {
             match of_process(pid, module, build_id) {
                 Ok(code) => return Ok(code),
@@ -285,7 +289,7 @@ impl Place {
             }
         }
         Err(format!(
-            "failed to open `{shown}` ({why}): give it with --binary"
+            "failed to open `{shown}` ({why}): give a copy with --binary"
         ))
     }
 }
@@ -322,7 +326,7 @@ fn of_process(pid: u32, module: &str, build_id: &str) -> Result<Code, String> {
             Err(_) => {}
         }
     }
-    Err(why.unwrap_or_else(|| "it has no such file mapped any more".to_owned()))
+    Err(why.unwrap_or_else(|| "it no longer maps the file".to_owned()))
 }
 
 /// Range and path of a line of `maps` with code.
@@ -364,11 +368,11 @@ mod tests {
             local: false,
         };
         let error = named_pipe.open(&build_id, "x", []).unwrap_err();
-        assert!(error.ends_with("it is no regular file"), "{error}");
+        assert!(error.ends_with("it is not a regular file"), "{error}");
         let other = "ab".repeat(20);
         let error = named.open(&other, "x", []).unwrap_err();
         assert!(
-            error.ends_with("it is of another build than what was sampled"),
+            error.ends_with("it is not the build that was sampled"),
             "{error}"
         );
         let here = Place {

@@ -31,12 +31,12 @@ use tally::Tally;
 /// Shows which lines and instructions of a function take the time.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Percentages are of the samples of the function. SELF: the line or instruction itself; TOTAL: with what is \
-called from there. Lines come from debug information where the agent has it, sources from this machine; \
-instructions, of x86-64 alone, from the file of a process that still runs it, by an agent of this machine, \
-or from the one given with --binary. What the samples cover and miss goes to standard error.
-Exit code 2: no sample has the function, or several match; 6: there are no samples, it was ended before \
-its time, or most was lost.
+Percentages refer to the samples of the function. SELF counts the line or instruction itself, \
+TOTAL adds what it calls. Line numbers come from debug information that the agent finds, source \
+text from this machine. Instructions (x86-64 only) come from the file of a running process on this \
+machine, or from --binary. Coverage and losses go to standard error.
+Exit code 2: no sample has the function, or several functions match. Exit code 6: there are no \
+samples, the recording ended early, or most samples were lost.
 
 Examples:
   agent-ctl annotate handle_request --unit api
@@ -44,7 +44,7 @@ Examples:
   agent-ctl annotate '^db::.*::decode$' --source-map /build/api=$PWD
   agent-ctl --collector c1 annotate decode --unit api.service --binary target/release/api --json")]
 pub struct Args {
-    /// Function: its name, or a part of it or a pattern that no other function matches
+    /// Function: its name, or a part or pattern that matches no other function
     #[arg(value_name = "FUNCTION")]
     function: String,
     /// How long to record [default: 10s]
@@ -55,7 +55,7 @@ pub struct Args {
         help_heading = "Time"
     )]
     length: Option<Duration>,
-    /// Samples a second on each CPU, 1 to 9999 [default: as the event is best sampled]
+    /// Samples a second on each CPU, 1 to 9999 [default: depends on the event]
     #[arg(
         short,
         long,
@@ -68,10 +68,10 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     sources: Sources,
-    /// By instruction too; without lines that is done unasked
+    /// Show instructions too [default: only if there are no source lines]
     #[arg(long, help_heading = "Source")]
     instructions: bool,
-    /// The program or library to read instructions from, in place of what the processes run
+    /// Program or library to read instructions from [default: the file that the processes run]
     #[arg(long, value_name = "FILE", help_heading = "Source")]
     binary: Option<PathBuf>,
     #[command(flatten)]

@@ -51,12 +51,11 @@ impl PathHandle {
 
     /// Opens it for reading.
     ///
-    /// # Errors
-    /// When it is no regular file, or may not be read.
+    /// # Errors When it is not a regular file, or may not be read.
     pub fn open(self) -> Result<File, String> {
         let facts = fstat(&self.0).map_err(|error| error.to_string())?;
         if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {
-            return Err("it is no regular file".to_owned());
+            return Err("it is not a regular file".to_owned());
         }
         // A lease that somebody holds on it is not waited for.
         let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -85,7 +84,7 @@ pub mod tests {
         fs::write(&file, "text").unwrap();
         for path in [&pipe, &PathBuf::from("/dev/null"), &dir.path().to_owned()] {
             let error = PathHandle::at(path).unwrap().open().unwrap_err();
-            assert_eq!(error, "it is no regular file", "{path:?}");
+            assert_eq!(error, "it is not a regular file", "{path:?}");
         }
         let link = dir.path().join("link");
         symlink(&file, &link).unwrap();

@@ -58,7 +58,8 @@ impl SourceFile<'_> {
         let last = self.lines.keys().next_back().copied().unwrap_or_default();
         if last as usize > self.text.len() {
             notes.push(format!(
-                "`{}` ends at line {} here and samples are at line {last}: it is not what was built",
+                "`{}` has {} lines here, but samples are at line {last}: it is not the version \
+                 that was built",
                 clean(self.path),
                 self.text.len()
             ));
@@ -103,15 +104,15 @@ impl<'p> Listing<'p> {
         let instructions = instructions || files.is_empty();
         let is_native = NATIVE.iter().any(|kind| tally.kinds.contains(kind.word()));
         if files.is_empty() && is_native {
-            notes.push("no source lines: the agent found no debug information".to_owned());
+            notes.push("no source lines: the agent finds no debug information".to_owned());
         }
         if !is_native {
-            notes.push("instructions are known for native code only".to_owned());
+            notes.push("only native code has instructions".to_owned());
         }
         if tally.binaries.len() > 1 && !files.is_empty() {
             let builds = tally.binaries.len();
             notes.push(format!(
-                "the samples are of {builds} builds; lines are of all of them"
+                "the samples come from {builds} builds; lines combine all of them"
             ));
         }
         let mut files: Vec<SourceFile<'_>> = files
@@ -136,7 +137,7 @@ impl<'p> Listing<'p> {
         let code = instructions.then(|| {
             if tally.binaries.is_empty() && is_native {
                 notes.push(
-                    "no instructions: the code is of no file with a build id, or of an older agent"
+                    "no instructions: the file of the code has no build id, or the agent is too old"
                         .to_owned(),
                 );
             }
@@ -527,7 +528,7 @@ mod tests {
         let notes = shown.notes();
         assert_eq!(
             notes[0],
-            "the samples are of 2 builds; lines are of all of them"
+            "the samples come from 2 builds; lines combine all of them"
         );
         let unread = notes.iter().filter(|note| note.contains("--source-dir"));
         assert_eq!(unread.count(), SOURCES_MAX);

@@ -29,11 +29,10 @@ const ENDINGS: &[&str] = &[
 /// Where sources are looked for.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Sources {
-    /// Where sources are besides at the paths that debug information has; the longest end of the
-    /// path that is there counts
+    /// Look for sources here too, by the longest matching end of the path in debug information
     #[arg(long, value_name = "DIR", help_heading = "Source")]
     source_dir: Vec<PathBuf>,
-    /// Read sources below TO in place of FROM: `/build/api=/src/api`
+    /// Read sources below TO instead of FROM: `/build/api=/src/api`
     #[arg(long, value_name = "FROM=TO", value_parser = mapping, help_heading = "Source")]
     source_map: Vec<(PathBuf, PathBuf)>,
 }

@@ -142,7 +142,7 @@ impl Board {
         }
         let more = order.len() - shown;
         if more > 0 && room > 0 {
-            lines.push(fit(&format!("… {more} hosts more"), columns).into_owned());
+            lines.push(fit(&format!("… {more} more hosts"), columns).into_owned());
         }
         lines
     }
@@ -295,7 +295,7 @@ mod tests {
         2 of 6 hosts have answe…
         web-1             runni…
         web-3             waiti…
-        … 4 hosts more
+        … 4 more hosts
         ");
         for rows in 1..9 {
             assert!(board().lines(10, rows).len() <= rows);

@@ -22,14 +22,14 @@ use std::path::PathBuf;
 /// What is asked of a kept capture.
 #[derive(Debug, clap::Args)]
 pub struct Get {
-    /// Its number in the list
+    /// Number of the capture in the list
     #[arg(value_parser = crate::number::any::<u64>())]
     id: u64,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Labels to tell samples apart by, of those that the capture kept [default: all]
+    /// Labels to group samples by, from those that the capture kept [default: all]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -51,7 +51,7 @@ pub struct Get {
     output: PathBuf,
     #[command(flatten)]
     look: Look,
-    /// Do not print what the profile covers and misses
+    /// Suppress the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
@@ -68,10 +68,10 @@ pub async fn get(out: &Out, connection: &Connection, peer: &Peer, args: Get) -> 
     let all = listed(connection, peer, id).await?;
     let known = all.captures.into_iter().find(|info| info.id == id);
     let why = match &known {
-        Some(info) if info.running => "it still runs; `agent-ctl captures` shows how far it is",
+        Some(info) if info.running => "it still runs; `agent-ctl captures` shows its progress",
         Some(info) if !info.kept => "the collector has no profile of it",
         Some(_) => "",
-        None => "the collector knows of none with this number; `agent-ctl captures` lists them",
+        None => "there is no capture with this number; `agent-ctl captures` lists them",
     };
     let Some(info) = known.filter(|_| why.is_empty()) else {
         let message = format!("failed to {WHAT} `{id}`: {why}");

@@ -74,7 +74,7 @@ pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) 
         return out.write_json(&rows);
     }
     if captures.is_empty() {
-        note!("agent-ctl: the collector knows of no captures");
+        note!("agent-ctl: the collector has no captures");
         return Ok(());
     }
     out.write(&table(&captures, &Clock::local()).show(out))

@@ -50,13 +50,13 @@ impl MapFormat {
 /// Draws when samples were taken.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A column is a second, a row a part of it: what happens for some milliseconds now and then, which a \
-flame graph of minutes hides, is a spot. In the HTML a drag over it shows the flame graph of that \
-time; --pick writes it, in any format of `agent-ctl profile`. A range is FROM..TO, either end left \
-out, each a time (`14:03:05.2`), an offset from the start (`+12.5s`) or a cell (`COLUMN,ROW` from \
-0, as in the JSON). An agent knows times of the last minutes; of files those that say them: JSON \
-of agent-ctl, perf script text, speedscope.
-Exit code 6: there are no samples with times, or most was lost.
+A column is a second, a row a part of that second. Bursts of some milliseconds, which a flame \
+graph of minutes hides, show as spots. In the HTML, drag over a spot to see the flame graph of \
+that time; --pick writes the profile in any format of `agent-ctl profile`. A range is FROM..TO \
+(either end is optional); each end is a time (`14:03:05.2`), an offset from the start (`+12.5s`) \
+or a cell (`COLUMN,ROW` from 0, as in the JSON). An agent keeps sample times for the last minutes. \
+Files with sample times are JSON of agent-ctl, perf script text and speedscope.
+Exit code 6: there are no samples with times, or most samples were lost.
 
 Examples:
   agent-ctl heatmap --since 5m
@@ -65,7 +65,7 @@ Examples:
   agent-ctl heatmap capture.json --pick +12s..+12.3s --format folded
   perf script -i perf.data | agent-ctl heatmap - -o perf.html")]
 pub struct Args {
-    /// File to read instead of asking an agent, `-` for standard input
+    /// File to read instead of an agent, `-` for standard input
     #[arg(value_name = "FILE")]
     file: Option<PathBuf>,
     #[command(flatten)]
@@ -74,7 +74,7 @@ pub struct Args {
     labels: Labels,
     #[command(flatten)]
     frames: Frames,
-    /// Write the profile of this part of the time instead of the map
+    /// Write the profile of this time range instead of the map
     #[arg(
         long,
         value_name = "RANGE",
@@ -82,7 +82,7 @@ pub struct Args {
         help_heading = "Time"
     )]
     pick: Option<String>,
-    /// Rows of a column [default: 50, or 20 as text]
+    /// Number of rows in a column [default: 50, or 20 as text]
     #[arg(
         long,
         value_name = "ROWS",
@@ -90,21 +90,21 @@ pub struct Args {
         help_heading = "Output"
     )]
     rows: Option<u32>,
-    /// Time of a column [default: a second, or more where the time is long]
+    /// Time that a column covers [default: 1s, more for long ranges]
     #[arg(long, value_name = "DURATION", value_parser = crate::when::duration, help_heading = "Output")]
     column: Option<Duration>,
-    /// Format of the map: text, svg, html or json; of what --pick writes: as of `profile` [default:
-    /// by the file name, or text, and folded stacks of what is picked]
+    /// Format: text, svg, html or json; with --pick any format of `agent-ctl profile` [default:
+    /// derived from the file name, or text, or folded with --pick]
     #[arg(long, value_name = "FORMAT", help_heading = "Output")]
     format: Option<String>,
-    /// Use only characters that every terminal has
+    /// Use only ASCII characters
     #[arg(long, help_heading = "Output")]
     ascii: bool,
     #[command(flatten)]
     to: OutputFile,
     #[command(flatten)]
     look: Look,
-    /// Do not say what the map covers and misses
+    /// Suppress the coverage summary
     #[arg(short, long, help_heading = "Output")]
     quiet: bool,
 }
@@ -237,7 +237,7 @@ async fn ask(
 ) -> Result<(Profile, Vec<Fact>, Clock)> {
     let peer = connection.agent_only(
         "heatmap",
-        "a collector keeps no times of samples; give a file, or --agent",
+        "a collector keeps no sample times; give a file, or use --agent",
     )?;
     select::check(&samples.matchers, &peer)?;
     let mut source = Source::connect(connection, &peer).await?;
@@ -288,13 +288,12 @@ fn root_labels(profile: &Profile) -> Vec<String> {
 fn no_times(args: &Args) -> anyhow::Error {
     let why = match args.file {
         Some(_) => {
-            "failed to draw a heat map: the file does not say when samples were taken\n\
-             JSON of `agent-ctl profile --times`, perf script text and speedscope do; pprof and folded \
-             stacks cannot"
+            "failed to draw a heat map: the file has no sample times\nuse JSON of `agent-ctl \
+             profile --times`, perf script text or speedscope"
         }
         None => {
-            "failed to draw a heat map: the agent has no times of that range\n\
-             it keeps those of the last minutes: ask for a shorter or later range"
+            "failed to draw a heat map: the agent has no sample times for that range\nit keeps the \
+             last minutes only: choose a shorter or later range"
         }
     };
     fail(exit::USAGE, why)
@@ -336,7 +335,7 @@ fn what(out: &Out, args: &Args) -> Result<What> {
         "html" | "htm" => MapFormat::Html,
         "json" => MapFormat::Json,
         other => {
-            let hint = "text, svg, html or json; other formats are of a range: give --pick";
+            let hint = "text, svg, html or json; other formats need --pick";
             return Err(refuse(other, hint));
         }
     }))

@@ -12,7 +12,7 @@ pub enum PickError {
     #[error(transparent)]
     When(#[from] WhenError),
     /// Nothing of the map is in it.
-    #[error("failed to pick `{text}`: it is not in the time of the map, {from} to {to}")]
+    #[error("failed to pick `{text}`: it is outside the range of the map, {from} to {to}")]
     Outside {
         /// As it was written.
         text: String,

@@ -134,7 +134,7 @@ fn cycles_are_not_taken_for_time() {
     let used: Vec<_> = used.map(|row| known.used_by(&row.host)).collect();
     assert_eq!(used, ["2.00", "7.00 Gc/s", "9,000", "0.00"]);
     let line = known.line();
-    let all = "2.00 CPUs in use and 9,000 in a unit that is not known and 7.00 Gc/s,";
+    let all = "2.00 CPUs in use and 9,000 in an unknown unit and 7.00 Gc/s,";
     assert!(line.contains(all), "{line}");
 }
 

@@ -24,7 +24,7 @@ pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) ->
     if args.cpus {
         return Err(fail(
             exit::USAGE,
-            "failed to use --cpus: a collector samples no CPUs\n`agent-ctl hosts` tells of its hosts",
+            "failed to use --cpus: a collector samples no CPUs\n`agent-ctl hosts` shows its hosts",
         ));
     }
     let status = Collector::connect(connection, peer).await?.status().await?;

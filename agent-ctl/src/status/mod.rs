@@ -25,7 +25,7 @@ use std::time::Duration;
 /// Shows what the agent or collector is doing, what it costs and what is degraded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Exit code 6: the agent answers, but no samples arrive; a collector has a warning or an error.
+Exit code 6: the agent answers but gets no samples, or the collector has a warning or an error.
 
 Examples:
   agent-ctl status
@@ -33,13 +33,13 @@ Examples:
   agent-ctl status --json | jq .own_cost.rss_bytes
   agent-ctl --collector c1 status")]
 pub struct Args {
-    /// Add a row for each CPU of an agent
+    /// Show a row for each CPU (agent only)
     #[arg(long)]
     cpus: bool,
-    /// Add the counters of everything dropped or bounded that are not zero
+    /// Show all counters of drops and limits that are not zero
     #[arg(long)]
     counters: bool,
-    /// Add the CPU time of each thread of an agent
+    /// Show the CPU time of each thread (agent only)
     #[arg(short, long)]
     verbose: bool,
     #[command(flatten)]
@@ -92,7 +92,9 @@ const VALUE_COLUMN: usize = 11;
 
 /// What the columns of CPUs count, which is not what `quality` does.
 const CPUS_LEGEND: &str = "\
-SAMPLES counts those of idle CPUs too, which `quality` leaves out. MISSED: samples that should have come by the CPU's clock and did not, lost or throttled. LOST: records of any kind that found no room in the ring.
+SAMPLES includes idle CPUs, which `quality` leaves out. MISSED counts samples that the CPU's clock \
+should have taken but that were lost or throttled. LOST counts records of any kind that found no \
+room in the ring.
 ";
 
 /// Smallest share of an end of stacks that is shown: below it would be `0.0 %`.
@@ -435,7 +437,7 @@ fn recent(status: &GetStatusResponse) -> String {
     let lost = units::count(status.recent_lost_samples);
     match summary::coverage(&coverage, profile::unit::TIME) {
         None if coverage.windows == 0 => "no window is closed yet".to_owned(),
-        None => "what the kernel accounts is not known".to_owned(),
+        None => "the kernel's CPU accounting is not known".to_owned(),
         Some(text) => format!("last minute: {text}; {lost} samples lost"),
     }
 }

@@ -29,9 +29,10 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Keys: Tab or 1 2 3 view, / filter, s sort by self or total, p pause, arrows and Page keys scroll, \
-q quit. Where standard output is no terminal, or JSON is asked for, one table is printed. A collector is asked again each ten \
-seconds, when a window has closed; the fourth view is its hosts, and processes are told apart by name \
-alone. Exit code 6: no samples, most was lost, or a collector misses part of what it should have.
+q quit. With --json, or if standard output is not a terminal, top prints one table. With a \
+collector, top asks again every 10 seconds, the fourth view shows hosts, and processes with the \
+same name are one row. Exit code 6: there are no samples, most were lost, or the collector misses \
+part of the data.
 
 Examples:
   agent-ctl top
@@ -40,7 +41,7 @@ Examples:
   agent-ctl --collector c1 top --view hosts
   agent-ctl --collector c1 top --once --range 1h --service checkout")]
 pub struct Args {
-    /// How much of the past the view covers, up to now [default: 10s; 1m with --collector]
+    /// How far the view goes back from now [default: 10s; 1m with --collector]
     #[arg(
         long,
         visible_alias = "since",
@@ -55,10 +56,10 @@ pub struct Args {
     /// Column to sort by
     #[arg(long, value_enum, default_value_t = Sort::Own)]
     sort: Sort,
-    /// Print one table and end
+    /// Print one table and exit
     #[arg(long)]
     once: bool,
-    /// Rows of the one table
+    /// Maximum number of rows in the printed table
     #[arg(
         long,
         value_name = "ROWS",
@@ -77,10 +78,10 @@ pub struct Args {
 /// Column that rows are sorted by, largest first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Sort {
-    /// The function alone; the cgroup alone
+    /// Time in the function or cgroup itself
     #[value(name = "self")]
     Own,
-    /// With callees; with cgroups below
+    /// Time with callees, or with the cgroups below
     Total,
 }
 
@@ -144,7 +145,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         }
         (Kind::Agent, _) if args.view == View::Hosts => Err(fleet_option(
             "--view hosts",
-            "an agent knows its own host alone",
+            "an agent knows only its own host",
         )),
         (Kind::Agent, true) => agent_once(out, connection, &peer, range, samples, &args).await,
         (Kind::Agent, false) => {

@@ -13,7 +13,7 @@ pub const GROUP_BY: [&str; 4] = [key::CGROUP, key::UNIT, key::COMM, key::PID];
 pub enum View {
     /// Functions
     Functions,
-    /// cgroups, with all below them
+    /// cgroups, each with all below it
     Cgroups,
     /// Processes
     Processes,

@@ -138,7 +138,7 @@ fn an_end_belongs_to_the_day_of_the_start() {
     );
     assert_eq!(
         notes,
-        ["`23:50` is 2026-11-20 23:50:00 +02:00, yesterday: today it is still to come"]
+        ["`23:50` is 2026-11-20 23:50:00 +02:00, yesterday: today that time is in the future"]
     );
     let (_, end, _) = shown("2026-11-19T08:00..09:00");
     assert_eq!(end, "2026-11-19T07:00:00Z");

@@ -92,7 +92,7 @@ fn a_source_that_is_not_what_was_built_is_told() {
     let place = running.dir().to_str().unwrap();
     let ended = ask(&running, &["annotate", "decode", "--source-dir", place]);
     assert_eq!(ended.code, 0, "{}", ended.all());
-    let why = "web.c` ends at line 1 here and samples are at line ";
+    let why = "web.c` has 1 lines here, but samples are at line ";
     assert!(ended.err.contains(why), "{}", ended.err);
 }
 
@@ -105,7 +105,7 @@ fn a_file_of_another_build_is_not_taken_for_what_was_sampled() {
         env!("CARGO_BIN_EXE_agent-ctl"),
     ]);
     assert_eq!(ended.code, 0, "{}", ended.all());
-    let why = "it is of another build than what was sampled";
+    let why = "it is not the build that was sampled";
     assert!(ended.err.contains(why), "{}", ended.err);
 }
 
@@ -135,7 +135,7 @@ fn lines_are_recorded_from_now_on_and_tell_functions_apart() {
         let why = format!("agent-ctl: failed to use {} with --lines: ", past[0]);
         assert!(ended.err.starts_with(&why), "{}", ended.err);
         assert!(
-            ended.err.contains("record from now on with --for"),
+            ended.err.contains("record new samples with --for"),
             "{}",
             ended.err
         );

@@ -36,7 +36,7 @@ fn a_capture_that_ended_early_is_partial_and_written() {
     });
     let ended = ask(&running, &["capture", "--quiet"]);
     assert_eq!((ended.code, samples(&ended.out)), (6, 1000));
-    let expected = "agent-ctl: ended after 10 s: the process that was captured ended";
+    let expected = "agent-ctl: ended after 10 s: the captured process ended";
     assert!(
         ended.err.lines().any(|line| line == expected),
         "{}",

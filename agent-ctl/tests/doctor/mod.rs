@@ -9,7 +9,7 @@ fn doctor_finds_its_own_samples() {
     assert!(
         ended
             .out
-            .contains("samples arrive: 1000 of this process in 0."),
+            .contains("samples arrive: 1000 from this process in 0."),
         "{}",
         ended.all()
     );
@@ -78,7 +78,7 @@ fn doctor_tells_that_the_collector_is_away() {
         ..Behaviour::default()
     });
     let ended = ask(&running, &["doctor", "--burn", "50ms"]);
-    let expected = "the collector at 127.0.0.1:9096 is not reached now (failed to connect: ";
+    let expected = "the collector at 127.0.0.1:9096 is unreachable (failed to connect: ";
     assert!(ended.out.contains(expected), "{}", ended.all());
     assert!(ended.out.contains("4 windows wait for it"));
 }
@@ -152,7 +152,9 @@ fn doctor_works_without_an_agent() {
         ended.all()
     );
     assert!(
-        ended.out.contains("What it would find on this machine"),
+        ended
+            .out
+            .contains("What the agent would find on this machine"),
         "{}",
         ended.all()
     );

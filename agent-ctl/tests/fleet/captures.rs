@@ -95,7 +95,11 @@ fn a_collector_that_goes_away_in_the_middle_of_a_capture_is_told() {
         empty_parts: true,
         ..Behaviour::default()
     });
-    refused(&running.ask(&["capture"]), 5, "went away before the result");
+    refused(
+        &running.ask(&["capture"]),
+        5,
+        "closed the connection before the result",
+    );
 }
 
 #[test]
@@ -161,7 +165,7 @@ fn a_bundle_of_a_fleet_says_what_was_captured_of_whom() {
         "<dt>asked for</dt><dd>7 s</dd>",
         "<dt>ran</dt><dd>12 s</dd>",
         "<dt>hosts</dt><dd>3 of 5 hosts answered: 1 failed, 1 lost, 1 not connected</dd>",
-        "<dt>db-3</dt><dd>lost: it left: its connection ended</dd>",
+        "<dt>db-3</dt><dd>lost: the connection of the host ended</dd>",
     ] {
         assert_eq!(page.matches(fact).count(), 1, "{fact}");
     }
@@ -194,7 +198,7 @@ fn a_capture_that_is_not_kept_says_why() {
     for (id, why) in [
         ("8", "it still runs"),
         ("7", "has no profile of it"),
-        ("9", "knows of none with this number"),
+        ("9", "there is no capture with this number"),
     ] {
         let ended = running.ask(&["captures", "get", id]);
         assert_eq!(ended.code, 2, "{}", ended.all());

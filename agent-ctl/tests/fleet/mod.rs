@@ -216,7 +216,7 @@ fn sums_larger_than_an_answer_can_say_are_said_to_be_cut() {
     ] {
         let ended = running.ask(args);
         assert_eq!(ended.code, 6, "{args:?}: {}", ended.all());
-        assert!(ended.err.contains("pass 2^64 - 1"), "{}", ended.all());
+        assert!(ended.err.contains("exceed 2^64 - 1"), "{}", ended.all());
     }
     let json = json(&running.ask(&["top", "--json"]));
     assert_eq!(json["fleet"]["weights_capped"], true);
@@ -349,9 +349,9 @@ fn what_only_an_agent_answers_is_refused_with_what_to_use() {
             &["tail"] as &[&str],
             "`agent-ctl top --collector HOST:PORT`",
         ),
-        (&["doctor"], "`agent-ctl hosts` tell of a fleet"),
+        (&["doctor"], "`agent-ctl hosts` for a fleet"),
         (&["config", "show"], "`fleetprof-collector --help`"),
-        (&["profile", "--closed"], "leave it out"),
+        (&["profile", "--closed"], "leave --closed out"),
         (&["status", "--cpus"], "`agent-ctl hosts`"),
         (&["top", "--once", "--range", "0s"], "--range"),
     ] {
@@ -460,7 +460,7 @@ fn two_addresses_in_the_environment_are_told_apart_by_the_command() {
     let address = running.address();
     let here = address.as_str();
     let ended = environment(Some("unix:/nobody"), here, &["profile"]);
-    refused(&ended, 2, "say it with --agent or --collector");
+    refused(&ended, 2, "give --agent or --collector");
     let ended = environment(Some("unix:/nobody"), here, &["hosts"]);
     assert!(ended.out.contains("web-1"), "{}", ended.all());
     let ended = environment(Some("unix:/nobody"), here, &["tail"]);
@@ -527,15 +527,15 @@ fn an_interrupt_ends_a_question_at_once() {
 #[test]
 fn refusals_have_their_codes_and_say_what_to_do() {
     for (refusal, code, expected) in [
-        (Code::ResourceExhausted, 1, "ask for less"),
-        (Code::DeadlineExceeded, 1, "ask for less"),
+        (Code::ResourceExhausted, 1, "narrow it"),
+        (Code::DeadlineExceeded, 1, "narrow it"),
         (
             Code::Unimplemented,
             1,
-            "is no collector, or one of another version",
+            "is not a collector, or has another version",
         ),
         (Code::Unauthenticated, 4, "agent-ctl login"),
-        (Code::OutOfRange, 1, "ask for less"),
+        (Code::OutOfRange, 1, "narrow it"),
         (Code::InvalidArgument, 2, "the fake refuses\\x1b[2J"),
         (Code::Unavailable, 5, "the fake refuses\\x1b[2J"),
     ] {
@@ -568,11 +568,7 @@ fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
         &["cgroups"],
         &["hosts"],
     ] {
-        refused(
-            &without_quality.ask(args),
-            1,
-            "did not say what its answer is made of",
-        );
+        refused(&without_quality.ask(args), 1, "did not describe its answer");
     }
     let quality_twice = Running::start(Behaviour {
         quality_twice: true,
@@ -581,7 +577,7 @@ fn an_answer_that_does_not_say_what_it_is_made_of_is_none() {
     refused(
         &quality_twice.ask(&["profile"]),
         1,
-        "told its data quality twice",
+        "sent its data quality twice",
     );
 }
 
@@ -617,7 +613,7 @@ fn a_collector_that_is_not_there_or_never_answers_is_unreachable() {
     refused(
         &ended,
         5,
-        "failed to ask the collector: no answer within 200 ms",
+        "failed to query the collector: no answer within 200 ms",
     );
 }
 

@@ -72,7 +72,7 @@ fn an_empty_fleet_is_said() {
     let ended = empty().ask(&["overview"]);
     assert_eq!(ended.out, "");
     assert!(
-        ended.err.contains("no host sent anything"),
+        ended.err.contains("no host sent matching data"),
         "{}",
         ended.all()
     );
@@ -84,5 +84,9 @@ fn an_answer_without_its_quality_is_none() {
         without_quality: true,
         ..Behaviour::default()
     });
-    refused(&running.ask(&["overview"]), 1, "what its answer is made of");
+    refused(
+        &running.ask(&["overview"]),
+        1,
+        "did not describe its answer",
+    );
 }

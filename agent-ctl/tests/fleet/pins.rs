@@ -57,11 +57,11 @@ fn a_pin_of_a_collector_is_shown_as_an_agents_is() {
     assert_eq!(running.calls("pin"), asked);
     // The collector's own numbers are nobody's names.
     let ended = running.ask(&["pins", "show", "41"]);
-    refused(&ended, 2, "there is none of this name");
+    refused(&ended, 2, "there is no pin with this name");
 }
 
 #[test]
 fn an_agent_has_no_pins_of_other_hosts() {
     let ended = run(command("unix:/x", &["pins", "--host", "web-1"]));
-    refused(&ended, 2, "an agent has its own alone");
+    refused(&ended, 2, "an agent has only its own");
 }

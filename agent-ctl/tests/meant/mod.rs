@@ -28,7 +28,7 @@ fn a_comparison_gets_the_format_of_the_files_name() {
     let (ended, path) = compare_into("d.xyz");
     assert_eq!(ended.code, 2, "{}", ended.all());
     assert!(
-        ended.err.contains("failed to tell the format"),
+        ended.err.contains("failed to derive the format"),
         "{}",
         ended.err
     );
@@ -94,7 +94,7 @@ fn what_excluded_every_sample_is_said() {
             "the nearest is `nginx.service`",
         ),
         (&["--selector", "foo=\"x\""], "none with the label `foo`"),
-        (&["--focus", "^nosuch$"], "none with a function that"),
+        (&["--focus", "^nosuch$"], "none left after"),
     ] {
         let mut all = vec!["profile"];
         all.extend(args);

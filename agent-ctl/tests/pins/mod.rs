@@ -59,14 +59,14 @@ fn a_pin_is_shown_as_a_profile_is() {
         assert_eq!((ended.code, ended.out.as_str()), (2, ""));
         assert!(ended.err.contains(expected), "{}", ended.err);
     };
-    check(&["pins", "show", "4"], "there is none of this name");
-    check(&["pins", "show", "other/3"], "there is none of this name");
+    check(&["pins", "show", "4"], "there is no pin with this name");
+    check(
+        &["pins", "show", "other/3"],
+        "there is no pin with this name",
+    );
     check(
         &["pins", "show", "x"],
-        "expected a pin as `agent-ctl pins` lists it",
+        "expected HOST/NUMBER, as in `agent-ctl pins`",
     );
-    check(
-        &["pins", "show", "12", "--captured"],
-        "nothing is kept of a capture",
-    );
+    check(&["pins", "show", "12", "--captured"], "it has none");
 }

@@ -34,22 +34,23 @@ const ROWS: usize = 12;
 Examples:
   benches accuracy --quick             a first look, about three minutes
   benches accuracy --seconds 120       smaller errors
-  benches accuracy --part split        known shares and cpu.stat alone
+  benches accuracy --part split        only known shares and cpu.stat
   benches accuracy --json report.json  for scripts")]
 pub struct Args {
-    /// Seconds of each part; stack copies are compared over 30 at most
+    /// Seconds of each part; at most 30 for stack copies
     #[arg(long, default_value_t = DEFAULT_SECONDS, conflicts_with = "quick")]
     seconds: u64,
-    /// A quarter of a minute for each part
+    /// Run each part for 15 seconds
     #[arg(long)]
     quick: bool,
-    /// One part alone: `split` (known shares, cpu.stat) or `stacks` (beside perf's stack copies)
+    /// Run only this part: `split` (known shares, cpu.stat) or `stacks` (compared with perf's stack
+    /// copies)
     #[arg(long, value_parser = ["split", "stacks"])]
     part: Option<String>,
-    /// Overrides a key of the daemon's configuration; may be given again
+    /// Override a key of the daemon's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Writes the report as JSON to this file; `-` prints it instead of the tables
+    /// Write the report as JSON to this file; `-` prints it instead of the tables
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -69,10 +70,15 @@ struct Report {
 /// When not root, when perf or a compiler is missing, or when the bench itself fails.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
-        bail!("sampling every CPU takes root: run this as root");
+        bail!("failed to sample every CPU: run this as root");
     }
     for name in ["gcc", "perf"] {
-        testkit::process::program(name).with_context(|| format!("needs the program `{name}`"))?;
+        testkit::process::program(name).with_context(|| {
+            format!(
+                "failed to find the program \
+            `{name}`: install it"
+            )
+        })?;
     }
     let seconds = if args.quick {
         QUICK_SECONDS

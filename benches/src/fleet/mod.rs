@@ -42,13 +42,13 @@ const DESIGN: (f64, f64) = (1.33, 0.18);
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Hosts, each with a connection and a window every 10 s
+    /// Number of hosts, each with a connection and a window every 10 s
     #[arg(long, default_value_t = 1000, value_parser = clap::value_parser!(u64).range(1..=HOSTS_MAX))]
     hosts: u64,
     /// Seconds to measure, after every host is connected
     #[arg(long, default_value_t = 120, value_parser = clap::value_parser!(u64).range(20..=SECONDS_MAX))]
     seconds: u64,
-    /// Tables for a README
+    /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
 }

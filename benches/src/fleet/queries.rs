@@ -28,13 +28,13 @@ const ANSWER_BYTES_MAX: usize = 256 << 20;
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Hosts of the first round; the second has twice as many
+    /// Number of hosts in the first round; the second has twice as many
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=500))]
     hosts: u64,
-    /// Minutes of the past that are filled
+    /// Minutes of the past to fill with data
     #[arg(long, default_value_t = 60, value_parser = clap::value_parser!(u64).range(2..=2880))]
     minutes: u64,
-    /// Tables for a README
+    /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
 }

@@ -24,7 +24,7 @@ use tokio::runtime::Runtime;
 use tokio::task::{JoinSet, LocalSet};
 use tonic::transport::{Channel, Endpoint};
 
-/// Hosts that push at the same time.
+/// Number of hosts that push at the same time.
 const STREAMS: usize = 8;
 /// Turns of each side that count, after one that brings the names of all stacks.
 const TURNS: u64 = 10;
@@ -38,16 +38,16 @@ const NAMES: [&str; 2] = ["loopback", "TLS and rights"];
 /// What is asked for.
 #[derive(clap::Args)]
 pub struct Args {
-    /// Hosts
+    /// Number of hosts
     #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(8..=500))]
     hosts: u64,
-    /// Minutes of the past that are filled
+    /// Minutes of the past to fill with data
     #[arg(long, default_value_t = 30, value_parser = clap::value_parser!(u64).range(6..=360))]
     minutes: u64,
-    /// Times that each answer of the page is asked for
+    /// Number of requests for each answer of the page
     #[arg(long, default_value_t = 200, value_parser = clap::value_parser!(u64).range(10..=10_000))]
     asks: u64,
-    /// Tables for a README
+    /// Print Markdown tables
     #[arg(long)]
     markdown: bool,
 }
@@ -55,7 +55,7 @@ pub struct Args {
 /// One of the two collectors.
 struct Side {
     collector: Collector,
-    /// Hosts with their certificates; none where nobody has one.
+    /// Number of hosts with their certificates; none where nobody has one.
     members: Vec<(Host, Membership)>,
     /// Streams of hosts, as they take turns.
     agents: Vec<Vec<Agent>>,

@@ -46,13 +46,13 @@ const GROUPS: &[Group] = &[
 #[command(after_help = "\
 Examples:
   benches micro                       everything, about a minute
-  benches micro --group records       parsing of records, next to perf-event2
+  benches micro --group records       parsing of records, compared with perf-event2
   benches micro --json -              for scripts")]
 pub struct Args {
-    /// One group alone; may be given again
+    /// Run only this group; may be repeated
     #[arg(long, value_name = "NAME", value_parser = group_names())]
     group: Vec<String>,
-    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    /// Write the report as JSON to this file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }

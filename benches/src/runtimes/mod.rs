@@ -41,16 +41,16 @@ Examples:
   benches runtimes --markdown          the table of docs/measurements
   benches runtimes --json report.json  for scripts")]
 pub struct Args {
-    /// Seconds measured, after 15 s in which runtimes warm up
+    /// Seconds to measure, after a warm-up of 15 s
     #[arg(long, default_value_t = DEFAULT_SECONDS)]
     seconds: u64,
-    /// Overrides a key of the daemon's configuration; may be given again
+    /// Override a key of the daemon's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Prints a Markdown table
+    /// Print a Markdown table
     #[arg(long)]
     markdown: bool,
-    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    /// Write the report as JSON to this file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -98,9 +98,9 @@ impl Row {
 /// When not root, when perf is missing, or when the daemon fails.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
-        bail!("sampling every CPU takes root: run this as root");
+        bail!("failed to sample every CPU: run this as root");
     }
-    testkit::process::program("perf").context("needs the program `perf`")?;
+    testkit::process::program("perf").context("failed to find the program `perf`: install it")?;
     let seconds = args.seconds.clamp(5, SECONDS_MAX);
     let _live = testkit::Live::take();
     let report = measure(Duration::from_secs(seconds), &args.set)?;

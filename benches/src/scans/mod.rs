@@ -36,12 +36,12 @@ const SPARE: Duration = Duration::from_secs(60);
 Examples:
   benches scans                 about a minute; as root
   benches scans --seconds 300   more results
-Needs php8.2-cli for its rows, and gcc and libluajit-5.1-dev for that of LuaJIT.")]
+This needs php8.2-cli for the PHP rows, and gcc and libluajit-5.1-dev for LuaJIT.")]
 pub struct Args {
     /// Seconds of each row
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u64).range(2..=3600))]
     seconds: u64,
-    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    /// Write the report as JSON to this file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -70,7 +70,7 @@ struct Row {
 /// When not root, or when nothing can run.
 pub fn run(args: &Args) -> anyhow::Result<()> {
     if !is_root() {
-        bail!("sampling every CPU takes root: run this as root");
+        bail!("failed to sample every CPU: run this as root");
     }
     let _live = testkit::Live::take();
     let dir = tempfile::tempdir()?;
@@ -104,7 +104,7 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 }
 
 fn php(dir: &Path, compiler: &str, seconds: u64) -> anyhow::Result<Command> {
-    let program = find("php8.2").context("needs the program `php8.2`")?;
+    let program = find("php8.2").context("failed to find the program `php8.2`: install it")?;
     let script = dir.join("work.php");
     std::fs::write(&script, PHP)?;
     let mut command = Command::new(program);
@@ -122,7 +122,7 @@ fn php(dir: &Path, compiler: &str, seconds: u64) -> anyhow::Result<Command> {
 }
 
 fn luajit(dir: &Path) -> anyhow::Result<PathBuf> {
-    find("gcc").context("needs the program `gcc`")?;
+    find("gcc").context("failed to find the program `gcc`: install it")?;
     let (source, program) = (dir.join("luajit.c"), dir.join("luajit-known"));
     std::fs::write(&source, LUAJIT)?;
     let mut build = Command::new("gcc");

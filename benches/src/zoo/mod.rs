@@ -35,30 +35,30 @@ const REASONS: usize = 3;
 #[command(after_help = "\
 Examples:
   benches zoo                        all programs that are installed, about 20 minutes
-  benches zoo --no-perf              the daemon alone, about 5 minutes
+  benches zoo --no-perf              only the daemon, about 5 minutes
   benches zoo --only rustc --only 'go build'
-  benches zoo --packages             what to install for all: apt-get install $(benches zoo --packages)
+  benches zoo --packages             packages to install: apt-get install $(benches zoo --packages)
   benches zoo --markdown             the table of docs/measurements")]
 pub struct Args {
-    /// Seconds that each program runs
+    /// Seconds to run each program
     #[arg(long, default_value_t = 8, value_parser = clap::value_parser!(u64).range(3..=60))]
     seconds: u64,
-    /// A program to run, by its name in the table; may be given again
+    /// Run only this program, by its name in the table; may be repeated
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Leaves out perf, whose printing takes most of the time
+    /// Run without perf, whose output takes most of the time
     #[arg(long)]
     no_perf: bool,
-    /// Lists the packages of Debian that have the programs, and ends
+    /// Print the Debian packages of the programs and exit
     #[arg(long)]
     packages: bool,
-    /// Overrides a key of the daemon's configuration; may be given again
+    /// Override a key of the daemon's configuration; may be repeated
     #[arg(long, value_name = "KEY=VALUE")]
     set: Vec<String>,
-    /// Prints a Markdown table
+    /// Print a Markdown table
     #[arg(long)]
     markdown: bool,
-    /// Writes the report as JSON to this file; `-` prints it instead of the table
+    /// Write the report as JSON to this file; `-` prints it instead of the table
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -98,13 +98,13 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     }
     let named = |name: &String| PROGRAMS.iter().any(|program| program.name == name);
     if let Some(unknown) = args.only.iter().find(|name| !named(name)) {
-        bail!("no program goes by `{unknown}`: the names are those of the table");
+        bail!("failed to find program `{unknown}`: use a name from the table");
     }
     if !is_root() {
-        bail!("sampling every CPU takes root: run this as root");
+        bail!("failed to sample every CPU: run this as root");
     }
     if !args.no_perf {
-        find("perf").context("needs the program `perf`, or --no-perf")?;
+        find("perf").context("failed to find the program `perf`: install it, or use --no-perf")?;
     }
     let _live = testkit::Live::take();
     let report = measure(args)?;

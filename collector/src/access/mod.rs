@@ -101,7 +101,7 @@ impl Caller {
     /// UNAUTHENTICATED where no listener said who it is.
     pub fn of(extensions: &Extensions) -> Result<Arc<Caller>, Status> {
         let caller = extensions.get::<Arc<Caller>>().cloned();
-        caller.ok_or_else(|| Status::unauthenticated("nobody says who asks"))
+        caller.ok_or_else(|| Status::unauthenticated("the request has no identity"))
     }
 
     /// Has a request of a listener that believes everybody say so, where nobody is named yet.

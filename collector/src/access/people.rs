@@ -69,7 +69,8 @@ CREATE TABLE IF NOT EXISTS people (
 pub enum AccessError {
     /// Somebody else has the name.
     #[error(
-        "somebody is called `{0}` already\nremove them first, or give them another token with --replace"
+        "failed to add `{0}`: the name is in use\nremove the person first, or replace their token \
+         with --replace"
     )]
     Taken(String),
     /// What was said of them cannot be kept.
@@ -77,7 +78,8 @@ pub enum AccessError {
     Invalid(String),
     /// There are too many.
     #[error(
-        "there are {PEOPLE_MAX} people, which is the limit\nremove those who need no access any more"
+        "failed to add a person: there are already {PEOPLE_MAX}, which is the limit\nremove people \
+         who need no access any more"
     )]
     Full,
     /// The database failed.
@@ -272,14 +274,14 @@ impl People {
         check_name(name)?;
         let scope = scope(&new.scope).map_err(AccessError::Invalid)?;
         if *role == Role::Admin && scope.is_some() {
-            let text = "an admin lets others see everything, so a scope bounds nothing\n\
-                        leave it out, or take another role";
+            let text = "an admin can give others full access, so a scope limits nothing\n\
+                        leave the scope out, or choose another role";
             return Err(AccessError::Invalid(text.to_owned()));
         }
         let lifetime = match i64::from(new.lifetime_s) {
             0 => LIFETIME_S,
             given if given > LIFETIME_S_MAX => {
-                let text = "a token is good for ten years at most";
+                let text = "a token may be valid for at most ten years";
                 return Err(AccessError::Invalid(text.to_owned()));
             }
             given => given,
@@ -443,7 +445,7 @@ impl People {
             None => Err(self.failed(
                 peer,
                 "",
-                "the token is not one of this collector's, or was taken back",
+                "the token is not from this collector, or was removed",
             )),
         }
     }
@@ -476,7 +478,7 @@ impl People {
         match failed.limited {
             None => {
                 let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-                tracing::warn!(peer, why = outcome, "somebody is not let in");
+                tracing::warn!(peer, why = outcome, "login refused");
                 self.audit.note(event.ended(&format!("failed: {outcome}")));
                 Status::permission_denied(why)
             }
@@ -503,7 +505,7 @@ impl People {
         let failed = self.failures.count(address, Instant::now(), false);
         if failed.first {
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-            tracing::warn!(peer, who, "somebody shows a token that is not good");
+            tracing::warn!(peer, who, "invalid token");
             let outcome = why.lines().next().unwrap_or_default();
             self.audit
                 .note(Event::by(who, peer, "login").ended(&format!("failed: {outcome}")));
@@ -525,17 +527,17 @@ impl People {
             for sum in self.failures.sums(Instant::now()) {
                 let peer = sum.address.map(|address| address.to_string());
                 let peer = peer.unwrap_or_else(|| "many addresses".to_owned());
-                tracing::warn!(peer, count = sum.count, "more tokens that are not good");
+                tracing::warn!(peer, count = sum.count, "more invalid tokens");
                 let event = Event::by("", peer, "login")
                     .with("count", sum.count)
-                    .ended("failed: more tokens that are not good");
+                    .ended("failed: more invalid tokens");
                 self.audit.note(event);
             }
             let people = self.clone();
             let keeping = move || people.keep_used().and_then(|()| people.keep_sessions());
             let kept = tokio::task::spawn_blocking(keeping);
             if let Ok(Err(error)) = kept.await {
-                tracing::debug!(%error, "when tokens were used last is not kept");
+                tracing::debug!(%error, "failed to store when tokens were last used");
             }
         }
     }
@@ -571,7 +573,7 @@ impl People {
 
 /// What those are told who fail again and again.
 fn limited(after: Duration) -> Status {
-    let text = "too many logins that failed came from this address";
+    let text = "too many failed logins from this address; try again later";
     let mut status = Status::resource_exhausted(text);
     let after = after.as_secs().max(1);
     status.metadata_mut().insert(RETRY_AFTER, after.into());
@@ -594,7 +596,7 @@ fn read(database: &Connection) -> Result<HashMap<[u8; ID_BYTES], Arc<Person>>, A
                 name,
                 role,
                 scope = scope_text,
-                "somebody is not let in: unknown role or scope"
+                "failed to load a person: unknown role or scope"
             );
             continue;
         };
@@ -620,11 +622,11 @@ fn read(database: &Connection) -> Result<HashMap<[u8; ID_BYTES], Arc<Person>>, A
 fn check_name(name: &str) -> Result<(), AccessError> {
     let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
     if name.is_empty() || name.len() > NAME_BYTES_MAX || hostile {
-        let text = format!("a name has 1 to {NAME_BYTES_MAX} printable bytes");
+        let text = format!("a name must have 1 to {NAME_BYTES_MAX} printable bytes");
         return Err(AccessError::Invalid(text));
     }
     if name == LOCAL {
-        let text = format!("`{LOCAL}` is whoever asks on the collector's own machine");
+        let text = format!("`{LOCAL}` is reserved for the collector's own machine");
         return Err(AccessError::Invalid(text));
     }
     let starts = |with: &str| {
@@ -632,11 +634,14 @@ fn check_name(name: &str) -> Result<(), AccessError> {
         start.is_some_and(|start| start.eq_ignore_ascii_case(with))
     };
     if starts(PROXIED) {
-        let text = format!("`{PROXIED}` stands before names that a proxy gave");
+        let text = format!("the prefix `{PROXIED}` is reserved for names from a proxy");
         return Err(AccessError::Invalid(text));
     }
     if starts(SIGNED_IN) {
-        let text = format!("`{SIGNED_IN}` stands before names that a provider of identities gave");
+        let text = format!(
+            "the prefix `{SIGNED_IN}` is reserved for names from an identity \
+            provider"
+        );
         return Err(AccessError::Invalid(text));
     }
     Ok(())

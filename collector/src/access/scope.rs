@@ -34,10 +34,10 @@ impl Scope {
     /// # Errors
     /// With the reason, and what to write instead.
     pub fn parse(text: &str) -> Result<Scope, String> {
-        let failed = |reason: String| format!("failed to take the scope `{text}`: {reason}");
+        let failed = |reason: String| format!("failed to use scope `{text}`: {reason}");
         if text.len() > TEXT_BYTES_MAX {
             return Err(format!(
-                "failed to take a scope of {} bytes: at most {TEXT_BYTES_MAX} are allowed",
+                "failed to use a scope of {} bytes: at most {TEXT_BYTES_MAX} are allowed",
                 text.len()
             ));
         }
@@ -45,7 +45,9 @@ impl Scope {
         let matchers = selector.matchers();
         if matchers.is_empty() {
             return Err(failed(
-                "it takes everything; a login that may see all has no scope".to_owned(),
+                "it matches everything; leave the scope out for a login that may see \
+                 everything"
+                    .to_owned(),
             ));
         }
         if matchers.len() > MATCHERS_MAX {
@@ -127,8 +129,8 @@ impl Caller {
             return Ok(());
         };
         Err(Status::permission_denied(format!(
-            "failed to {what}: it is of the whole fleet, and your login is for `{}` alone\nask \
-             somebody whose login has no scope",
+            "failed to {what}: it concerns the complete fleet, and your login is only for \
+             `{}`\nask somebody whose login has no scope",
             scope.text
         )))
     }
@@ -155,30 +157,30 @@ fn is_of_host(label: &str) -> bool {
 fn check(matcher: &LabelMatcher) -> Result<(), String> {
     let label = matcher.label();
     let why = match label {
-        key::COMM | key::THREAD => "processes choose it themselves",
-        "service" => "where nothing else is known it is the `comm`, which processes choose",
-        key::PID => "it is another process's a moment later",
-        key::CONTEXT => "it says how a CPU was used, not for whom",
+        key::COMM | key::THREAD => "processes choose the label themselves",
+        "service" => "if nothing else is known, its value is the `comm`, which processes choose",
+        key::PID => "another process may have the value a moment later",
+        key::CONTEXT => "it tells how a CPU was used, not for whom",
         _ => "",
     };
     if !why.is_empty() {
         return Err(format!(
-            "`{label}` is no label for a scope: {why}; use labels of hosts, cgroups, units, \
+            "`{label}` cannot be part of a scope: {why}; use labels of hosts, cgroups, units, \
              containers or pods"
         ));
     }
     match matcher.op() {
         MatchOp::NotEqual | MatchOp::NotRegex => {
             return Err(format!(
-                "`{matcher}` takes whatever has no `{label}`, known or not; say what is in the \
-                 scope by `=`, `=~` or `^=`"
+                "`{matcher}` matches all samples without `{label}`; name the scope with `=`, `=~` \
+                 or `^=`"
             ));
         }
         MatchOp::Equal | MatchOp::Regex | MatchOp::Subtree => {}
     }
     if matcher.matches("") {
         return Err(format!(
-            "`{matcher}` takes whatever has no `{label}`, known or not; name a value"
+            "`{matcher}` matches all samples without `{label}`; name a value"
         ));
     }
     Ok(())
@@ -227,7 +229,7 @@ mod tests {
             "namespace=~\"a|\"",
         ] {
             let refused = Scope::parse(text).expect_err(text);
-            assert!(refused.contains("known or not"), "{text}: {refused}");
+            assert!(refused.contains("all samples without"), "{text}: {refused}");
         }
         for text in ["", "{}", "namespace=~\"(\"", "namespace"] {
             assert!(Scope::parse(text).is_err(), "{text}");

@@ -87,8 +87,8 @@ impl AccessAdmin {
     fn fleet(&self) -> Result<&Fleet, Status> {
         self.people.as_ref().ok_or_else(|| {
             Status::failed_precondition(
-                "people have no logins here: the collector listens for its own machine alone\nset \
-                 `listen.tls` in its configuration (0.0.0.0:7601) and start it again",
+                "this collector has no logins: it listens only for its own machine\nset \
+                 `listen.tls` in its configuration (0.0.0.0:7601) and restart it",
             )
         })
     }
@@ -96,7 +96,12 @@ impl AccessAdmin {
     /// A turn at the log.
     fn turn(&self) -> Result<tokio::sync::OwnedSemaphorePermit, Status> {
         let turn = self.readers.clone().try_acquire_owned();
-        turn.map_err(|_| Status::resource_exhausted("somebody else reads the audit log"))
+        turn.map_err(|_| {
+            Status::resource_exhausted(
+                "another client is reading the audit log; try \
+            again later",
+            )
+        })
     }
 }
 
@@ -145,7 +150,7 @@ impl AccessService for AccessAdmin {
         &self,
         request: Request<AddUserRequest>,
     ) -> Result<Response<AddUserResponse>, Status> {
-        Caller::of(request.extensions())?.sees_all("let somebody in")?;
+        Caller::of(request.extensions())?.sees_all("add a person")?;
         let fleet = self.fleet()?;
         let event = event(&request, "user-add")?;
         let caller = Caller::of(request.extensions())?;
@@ -179,7 +184,7 @@ impl AccessService for AccessAdmin {
             name = person.caller.name,
             role = role.name(),
             by = person.created_by,
-            "somebody is let in"
+            "person added"
         );
         self.audit
             .note(event.with("expires_unix_s", person.expires).ended(DONE));
@@ -234,14 +239,14 @@ impl AccessService for AccessAdmin {
         })?;
         match removed {
             Some(person) => {
-                tracing::info!(name, "somebody is let in no more");
+                tracing::info!(name, "person removed");
                 self.audit.note(event.ended(DONE));
                 Ok(Response::new(RemoveUserResponse {
                     user: Some(wire(&person, now)),
                 }))
             }
             None => {
-                let text = format!("nobody is called `{name}`");
+                let text = format!("there is no person `{name}`");
                 self.audit.note(event.ended(&format!("failed: {text}")));
                 Err(Status::not_found(text))
             }
@@ -294,7 +299,9 @@ impl AccessService for AccessAdmin {
         let person = request.extensions().get::<Arc<Person>>();
         // One for nobody by name is an admin's: whoever is on this machine, and nobody else.
         if person.is_none() && caller.name != LOCAL {
-            return Err(Status::permission_denied("a link is for who has a token"));
+            return Err(Status::permission_denied(
+                "only people with a token can get a link",
+            ));
         }
         let link = self.fleet()?.people.link(person)?;
         self.audit.note(event(&request, "page-link")?);
@@ -368,7 +375,7 @@ fn role_of(role: WireRole) -> Result<Role, Status> {
         WireRole::Operator => Ok(Role::Operator),
         WireRole::Admin => Ok(Role::Admin),
         WireRole::Unspecified => Err(Status::invalid_argument(
-            "no role is given: `metrics`, `viewer`, `operator` or `admin`",
+            "the role is missing: give `metrics`, `viewer`, `operator` or `admin`",
         )),
     }
 }
@@ -410,7 +417,7 @@ fn status(error: &AccessError) -> Status {
         AccessError::Store(_) | AccessError::Random => {
             // What went wrong is for the log of the collector, not for whoever asks.
             tracing::error!("{}", with_causes(error));
-            Status::internal("the collector failed to keep this; its log says why")
+            Status::internal("the collector failed to store this; see its log")
         }
     }
 }

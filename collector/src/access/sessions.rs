@@ -168,7 +168,7 @@ impl People {
         let found = lock(&self.sessions().links).remove(&hash(link));
         let found = found.filter(|link| link.until > Instant::now());
         let Some(link) = found else {
-            let why = "the link was used already, or is over a minute old";
+            let why = "the link was already used, or is more than a minute old";
             return Err(self.failed(peer, "", why));
         };
         let Some(logged_in) = logged_in else {
@@ -185,8 +185,8 @@ impl People {
             return Ok(None);
         }
         Err(Status::already_exists(format!(
-            "the link is for somebody else, and `{}` is logged in here: log out first, and ask for \
-             another link",
+            "the link is for another person, and `{}` is logged in here: log out first, then get a \
+             new link",
             logged_in.name
         )))
     }
@@ -202,7 +202,7 @@ impl People {
         links.retain(|_, link| link.until > now);
         if links.len() >= LINKS_MAX {
             return Err(Status::resource_exhausted(
-                "too many links wait to be followed",
+                "too many links are waiting; try again in a minute",
             ));
         }
         let link = Link {
@@ -240,7 +240,7 @@ impl People {
         })();
         started.map_err(|error| {
             tracing::error!("failed to start a session: {error}");
-            Status::internal("the collector failed to keep the session; its log says why")
+            Status::internal("the collector failed to store the session; see its log")
         })
     }
 

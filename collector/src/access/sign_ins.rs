@@ -93,7 +93,7 @@ pub(super) fn read(
             false => Scope::parse(&scope).map(Some),
         };
         let (Some(role), Ok(scope)) = (Role::named(&role), scope) else {
-            tracing::error!(role, "a session is left out: unknown role or scope");
+            tracing::error!(role, "failed to load a session: unknown role or scope");
             continue;
         };
         let (created, used): (i64, i64) = (row.get(5)?, row.get(6)?);
@@ -199,11 +199,11 @@ impl People {
         match started {
             Ok(Some(started)) => Ok(started),
             Ok(None) => Err(Status::permission_denied(
-                "the name is somebody else's here, or there are too many names",
+                "the name belongs to another person here, or there are too many names",
             )),
             Err(error) => {
                 tracing::error!("failed to start a session: {}", with_causes(&error));
-                let text = "the collector failed to keep the session; its log says why";
+                let text = "the collector failed to store the session; see its log";
                 Err(Status::internal(text))
             }
         }

@@ -182,23 +182,24 @@ pub fn refusal(path: &str, who: Who) -> Option<Status> {
         (Some(Everybody), _) | (Some(Hosts), Who::Host) => None,
         (Some(People(least)), Who::Person(role)) if role >= least => None,
         (Some(People(least)), Who::Person(role)) => Some(Status::permission_denied(format!(
-            "the role `{}` may not do this; `{}` may\nask an administrator of the collector for it",
+            "the role `{}` may not do this; `{}` may\nask an administrator of the collector for \
+             that role",
             role.name(),
             least.name()
         ))),
         (_, Who::Person(_)) => Some(Status::permission_denied(
-            "this is no call for people: hosts of the fleet make it, with their certificates",
+            "this call is only for hosts of the fleet, with their certificates",
         )),
         (_, Who::Host) => Some(Status::permission_denied(
-            "a host of the fleet may not call this; people ask with a token of their own \
-             (`agent-ctl login`)",
+            "a host of the fleet may not call this; people use their own token (`agent-ctl login`)",
         )),
         (_, Who::Removed) => Some(Status::unauthenticated(
-            "this host is no member here: it was removed, or joined at another collector of the same \
-             authority\ninvite it at this one (`agent-ctl hosts invite`)",
+            "this host is not a member here: it was removed, or joined another collector of the \
+             same authority\ninvite it at this collector (`agent-ctl hosts invite`)",
         )),
         (_, Who::Stranger) => Some(Status::unauthenticated(
-            "hosts join the fleet first (`agent-ctl join`), and people log in (`agent-ctl login`)",
+            "a certificate or token is needed: hosts join the fleet (`agent-ctl join`), people log \
+             in (`agent-ctl login`)",
         )),
     }
 }

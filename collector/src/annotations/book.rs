@@ -53,7 +53,7 @@ const VERSION: i64 = 1;
 #[derive(Debug, thiserror::Error)]
 pub(super) enum BookError {
     /// Its directory cannot be made.
-    #[error("failed to make the directory `{}`", path.display())]
+    #[error("failed to create directory `{}`", path.display())]
     Directory {
         /// Which.
         path: PathBuf,
@@ -61,10 +61,10 @@ pub(super) enum BookError {
         source: std::io::Error,
     },
     /// A later version wrote it.
-    #[error("`{}` was written by a later version of the collector", .0.display())]
+    #[error("failed to use `{}`: a later version of the collector wrote it", .0.display())]
     Later(PathBuf),
     /// The database failed.
-    #[error("failed to use the database of annotations")]
+    #[error("failed to use the annotation database")]
     Store(#[from] rusqlite::Error),
 }
 

@@ -25,7 +25,7 @@ pub(super) fn checked(
         let bytes = text.len();
         return Err(invalid(
             "text",
-            format!("it has 1 to {TEXT_BYTES_MAX} bytes, not {bytes}"),
+            format!("it must have 1 to {TEXT_BYTES_MAX} bytes, not {bytes}"),
         ));
     }
     let start = match asked.start_unix_ns {
@@ -35,23 +35,28 @@ pub(super) fn checked(
     let end = match asked.end_unix_ns {
         0 => 0,
         end if end < start => {
-            return Err(invalid("end", "it lies before `time`".to_owned()));
+            return Err(invalid("end", "it is earlier than `time`".to_owned()));
         }
         end if end.saturating_sub(start) > LENGTH_NS_MAX => {
             return Err(invalid(
                 "end",
-                "it lies more than 31 days after `time`".to_owned(),
+                "it is more than 31 days after `time`".to_owned(),
             ));
         }
         end => end,
     };
     if start > now.saturating_add(AHEAD_NS_MAX) {
-        return Err(invalid("time", "it lies more than 7 days ahead".to_owned()));
+        return Err(invalid(
+            "time",
+            "it is more than 7 days in the future".to_owned(),
+        ));
     }
     if start.max(end) < now.saturating_sub(age_ns) {
         return Err(invalid(
             "time",
-            "it is older than annotations are kept (`annotations.retention_days`)".to_owned(),
+            "it is older than the retention of annotations \
+             (`annotations.retention_days`)"
+                .to_owned(),
         ));
     }
     let kind = match asked.kind.as_str() {
@@ -67,8 +72,8 @@ pub(super) fn checked(
     if !is_seen(caller.scope.as_ref(), &asked) {
         let scope = caller.scope.as_ref().map_or("", |scope| &scope.text);
         return Err(Status::permission_denied(format!(
-            "failed to add the annotation: its labels are not in `{scope}`, which your login is for\n\
-             give it labels that are"
+            "failed to add the annotation: its labels are outside `{scope}`, the scope of your \
+             login\ngive it labels inside the scope"
         )));
     }
     Ok(Annotation {
@@ -88,7 +93,7 @@ pub(super) fn checked(
 fn check_labels(asked: &Annotation) -> Result<(), Status> {
     if asked.labels.len() > LABELS_MAX {
         let count = asked.labels.len();
-        let text = format!("there are {LABELS_MAX} at most, not {count}");
+        let text = format!("at most {LABELS_MAX} are allowed, not {count}");
         return Err(invalid("labels", text));
     }
     for (name, value) in &asked.labels {
@@ -96,11 +101,14 @@ fn check_labels(asked: &Annotation) -> Result<(), Status> {
             || name.len() > LABEL_NAME_BYTES_MAX
             || name.chars().any(|c| c.is_whitespace() || is_hostile(c))
         {
-            let text = format!("a name has 1 to {LABEL_NAME_BYTES_MAX} bytes and no white space");
+            let text = format!(
+                "a name must have 1 to {LABEL_NAME_BYTES_MAX} bytes and no white \
+                space"
+            );
             return Err(invalid("labels", text));
         }
         if value.is_empty() || value.len() > LABEL_VALUE_BYTES_MAX {
-            let text = format!("a value has 1 to {LABEL_VALUE_BYTES_MAX} bytes");
+            let text = format!("a value must have 1 to {LABEL_VALUE_BYTES_MAX} bytes");
             return Err(invalid("labels", text));
         }
     }
@@ -143,7 +151,7 @@ pub(super) fn is_seen(scope: Option<&Scope>, annotation: &Annotation) -> bool {
 
 fn invalid(field: &str, why: String) -> Status {
     Status::invalid_argument(format!(
-        "failed to add the annotation: `{field}` cannot be kept: {why}"
+        "failed to add the annotation: `{field}` is invalid: {why}"
     ))
 }
 

@@ -110,7 +110,10 @@ impl Annotations {
             }
             if let Err(status) = self.0.open().await {
                 if !is_told {
-                    tracing::warn!(reason = status.message(), "annotations are not kept");
+                    tracing::warn!(
+                        reason = status.message(),
+                        "the collector keeps no annotations"
+                    );
                 }
                 is_told = true;
                 continue;
@@ -148,12 +151,13 @@ impl Inner {
                 Ok::<_, book::BookError>((Opened { book, deploys }, count))
             });
             let opened = opening.await;
-            let opened = opened.map_err(|_| Status::internal("annotations could not be opened"))?;
+            let opened =
+                opened.map_err(|_| Status::internal("the annotations cannot be opened"))?;
             let (opened, count) = opened.map_err(|error| {
                 let reason = with_causes(&error);
                 Status::unavailable(format!(
-                    "annotations are not kept here: {reason}\nsee to the directory `annotations` in \
-                     data_dir of the collector"
+                    "this collector keeps no annotations: {reason}\ncheck the directory \
+                     `annotations` in the collector's data_dir"
                 ))
             })?;
             self.metrics.annotations.set(count);
@@ -200,7 +204,7 @@ impl Inner {
                 if !self.is_failing.swap(true, Ordering::Relaxed) {
                     tracing::warn!(
                         error = with_causes(&error),
-                        "deploys that were found are not written; it is tried again"
+                        "failed to store the deploys that were found; the collector retries"
                     );
                 }
                 lock(&opened.deploys).put_back(notes);
@@ -222,7 +226,7 @@ impl Inner {
             }
             Err(error) => {
                 self.metrics.annotations_failed.inc();
-                tracing::debug!(%error, "old annotations are not removed; it is tried again");
+                tracing::debug!(%error, "failed to remove old annotations; the collector retries");
             }
         }
         self.measure(&opened.book);

@@ -58,7 +58,7 @@ impl Annotations {
     ) -> Result<ListAnnotationsResponse, Status> {
         if !["", DEPLOY, NOTE].contains(&asked.kind.as_str()) {
             return Err(Status::invalid_argument(format!(
-                "failed to take the kind `{}`: expected `{DEPLOY}` or `{NOTE}`",
+                "failed to use kind `{}`: expected `{DEPLOY}` or `{NOTE}`",
                 asked.kind
             )));
         }
@@ -126,12 +126,12 @@ impl Annotations {
         let inner = self.0.clone();
         let done = tokio::task::spawn_blocking(move || {
             let opened = inner.opened.get();
-            let opened = opened.ok_or_else(|| Status::unavailable("they are not opened yet"))?;
+            let opened = opened.ok_or_else(|| Status::unavailable("they are not open yet"))?;
             work(&inner, &opened.book).map_err(|error| {
                 inner.metrics.annotations_failed.inc();
                 Status::unavailable(format!(
-                    "failed to use the database of annotations: {error}\nsee to the disk of data_dir \
-                     of the collector"
+                    "failed to use the annotation database: {error}\ncheck the disk of the \
+                     collector's data_dir"
                 ))
             })
         });

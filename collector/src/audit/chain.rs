@@ -196,7 +196,7 @@ impl Tail {
         if read.rest > 0 {
             file.set_len(read.bytes)?;
             file.sync_data()?;
-            let text = format!("{} bytes of a line that was not finished", read.rest);
+            let text = format!("{} bytes of an unfinished line", read.rest);
             found.push(Event::by("collector", String::new(), "audit-cut").with("cut", text));
         }
         let oldest = files.first().map_or(first, |(first, _)| *first);

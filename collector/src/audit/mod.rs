@@ -156,7 +156,10 @@ impl Audit {
     /// Puts on record what shuts somebody out, as far as that can be: it is done anyway.
     pub async fn try_record(&self, event: Event) {
         if let Err(status) = self.record(event).await {
-            tracing::error!(why = status.message(), "what is done is not on record");
+            tracing::error!(
+                why = status.message(),
+                "an action is missing in the audit log"
+            );
         }
     }
 
@@ -177,12 +180,12 @@ impl Audit {
                 Ok(Err(why)) => why,
                 Err(_) => "its thread ended".to_owned(),
             },
-            Err(_) => "too much waits for the disk".to_owned(),
+            Err(_) => "too many lines wait for the disk".to_owned(),
         };
         inner.metrics.audit_refused.inc();
         Err(Status::unavailable(format!(
-            "failed to write the audit log: {why}\nwhat must be on record is refused until the disk of the \
-             collector takes it: make room in its data_dir"
+            "failed to write the audit log: {why}\nactions that must be on record are refused \
+             until the collector's disk works again: make room in its data_dir"
         )))
     }
 
@@ -270,7 +273,7 @@ fn write(waiting: &Receiver<Waiting>, chain: &Mutex<Chain>, clock: &Clock, metri
             Ok(()) => {
                 if metrics.audit_failing.get() != 0 {
                     metrics.audit_failing.set(0);
-                    tracing::info!("the audit log is written again");
+                    tracing::info!("the audit log works again");
                 }
                 metrics.audit_lines.inc_by(count);
             }

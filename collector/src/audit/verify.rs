@@ -36,29 +36,35 @@ pub fn verify(snapshot: &Snapshot) -> io::Result<Verdict> {
             let mut problem = |text: String| problems.push(format!("`{file}` line {at}: {text}"));
             let link = serde_json::from_slice::<Link>(line);
             let Ok(link) = link else {
-                problem("it is no line of the log".to_owned());
+                problem("it is not a line of the log".to_owned());
                 found.last_hash = hash(line);
                 return problems.len() < PROBLEMS_MAX;
             };
             if !whole {
-                problem("it is not finished".to_owned());
+                problem("the line is unfinished".to_owned());
             }
             let first = found.lines == 0;
             if first {
                 found.first_seq = link.seq;
                 if link.seq == 1 && link.prev != START {
-                    problem("it is the first and names one before it".to_owned());
+                    problem("it is the first line, but names a line before it".to_owned());
                 }
                 let kept = snapshot.head.first;
                 if link.seq != kept {
-                    let text = format!("it has number {}, and {kept} was the first", link.seq);
+                    let text = format!(
+                        "it has number {}, but the first kept line was {kept}",
+                        link.seq
+                    );
                     problem(text);
                 }
             } else if link.seq != found.last_seq + 1 {
                 let (from, to) = (found.last_seq + 1, link.seq.saturating_sub(1));
                 problem(match from <= to {
                     true => format!("lines {from} to {to} before it are missing"),
-                    false => format!("it has number {}, which is none that follows", link.seq),
+                    false => format!(
+                        "it has number {}, which does not follow the line before it",
+                        link.seq
+                    ),
                 });
             } else if link.prev != found.last_hash {
                 problem(format!(

@@ -88,21 +88,21 @@ const FIELDS: &[Field] = &[
         kind: Kind::Text(256),
         required: true,
         default: "",
-        doc: "A group, exactly as the provider gives it.",
+        doc: "Name of a group, exactly as the provider sends it.",
     },
     Field {
         name: "role",
         kind: Kind::Word(&["viewer", "operator", "admin"]),
         required: true,
         default: "",
-        doc: "What those in it may do.",
+        doc: "Role of people in the group.",
     },
     Field {
         name: "scope",
         kind: Kind::Text(4096),
         required: false,
         default: "",
-        doc: "The part of the fleet that they see, as with `agent-ctl users add --scope`.",
+        doc: "Part of the fleet that they see, as in `agent-ctl users add --scope`.",
     },
 ];
 

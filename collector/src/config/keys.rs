@@ -24,74 +24,78 @@ const SANDBOX: &[(Sandbox, &str)] = &[(Sandbox::Auto, "auto"), (Sandbox::Off, "o
 pub(super) const SECTIONS: &[(&str, &str)] = &[
     (
         "listen",
-        "Where the collector listens: for people and agents of this machine on loopback, for agents of \
-         other hosts with TLS.",
+        "Addresses that the collector listens on: loopback for people and agents on this machine, \
+         TLS for other hosts.",
     ),
     (
         "web",
-        "The page for people of other machines: what it is called, and who is let in. People log in with a token \
-         (agent-ctl users add), or by a link (agent-ctl page).",
+        "The page for people on other machines. They log in with a token (agent-ctl users add), or \
+         with a link (agent-ctl page).",
     ),
     (
         "web.tls",
-        "The certificate of listen.https. All null: one that the fleet's authority signs, which no browser knows.",
+        "The certificate of listen.https. All null: a certificate from the fleet's authority, \
+         which no browser trusts.",
     ),
     (
         "web.proxy",
-        "A proxy in front that says who asks, as oauth2-proxy does. From other addresses its headers are taken off.",
+        "A proxy in front of the page that authenticates people, such as oauth2-proxy. Its headers \
+         are ignored from other addresses.",
     ),
-    ("auth", "Who logs in by other means than a token."),
+    ("auth", "Logins without a token."),
     (
         "auth.oidc",
-        "A provider of OpenID Connect whose people log in to the page with their account there: authorization code \
-         with PKCE. What they may do goes by their groups, and who is in none of rules is refused.",
+        "An OpenID Connect provider. People log in to the page with their account there \
+         (authorization code with PKCE). Their groups decide what they may do, and people without \
+         a matching rule are refused.",
     ),
     (
         "identity",
-        "Who the hosts of the fleet are. The authority and the members are in data_dir/identity.",
+        "Certificates of the hosts of the fleet. The authority and the members are in \
+         data_dir/identity.",
     ),
     (
         "identity.outside",
-        "Hosts whose certificates another authority signs: a company's, cert-manager's, SPIRE's. They need no \
-         invitation, and are who their certificate says.",
+        "Hosts with certificates from another authority: a company's, cert-manager's, SPIRE's. \
+         They need no invitation; their certificate names them.",
     ),
     (
         "audit",
-        "What was done at this collector, and by whom: an append-only log in the directory audit of data_dir \
-         (agent-ctl audit).",
+        "The audit log of actions at this collector: append-only, in the directory audit of \
+         data_dir (agent-ctl audit).",
     ),
     (
         "retention",
-        "For how long data is kept, and how fine. It becomes coarser by partitions of 6 h (clickhouse: \
-         by days); each age is at least the one before. Over the disk budget the oldest goes first, the \
-         sums of services last.",
+        "How long data is kept, and at which resolution. Data gets coarser by partitions of 6 h \
+         (clickhouse: by days); each age must be at least the one before. Above the disk limit the \
+         oldest data is removed first, and the sums of services last.",
     ),
-    ("ingest", "What agents may take."),
-    ("query", "What queries may take."),
-    ("control", "Captures over the fleet."),
+    ("ingest", "Limits on agents."),
+    ("query", "Limits on queries."),
+    ("control", "Fleet captures."),
     (
         "pins",
-        "Evidence that triggers of agents pinned: files in the directory pins of data_dir, with every store.",
+        "Pins from triggers of agents: files in the directory pins of data_dir, with every store.",
     ),
     (
         "captures",
-        "Captures over the fleet that are kept: files in the directory captures of data_dir, with every store, at \
-         the collector that was asked.",
+        "Fleet captures that the collector keeps: files in the directory captures of data_dir, \
+         with every store, at the collector that started them.",
     ),
     (
         "annotations",
-        "What happened to the fleet and when: deploys that are found, and what people and pipelines note \
-         (agent-ctl events); in the directory annotations of data_dir, with every store.",
+        "Annotations of the fleet: deploys that the collector finds, and notes of people and \
+         pipelines (agent-ctl events); in the directory annotations of data_dir, with every store.",
     ),
     (
         "symbols",
-        "Names of functions that agents have none for: symbol tables by build id, in the directory symbols of \
-         data_dir, with every store. People upload them (agent-ctl symbols upload), and debuginfod servers \
-         have those of distributions.",
+        "Symbol tables for functions that agents cannot name: by build id, in the directory \
+         symbols of data_dir, with every store. People upload them (agent-ctl symbols upload), and \
+         debuginfod servers have those of distributions.",
     ),
     ("clickhouse", "The server to use with `store: clickhouse`."),
     ("log", "The collector's own log, on standard error."),
-    ("shutdown", "The end of the collector."),
+    ("shutdown", "How the collector stops."),
 ];
 
 /// Every key, in the order of the file.
@@ -101,8 +105,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where the embedded store keeps its data, and every collector the pins of agents and captures. It is made \
-              when it is missing; one collector at a time may use it.",
+        doc: "Directory for the data of the embedded store, and with every store for pins and \
+            captures. It is created if missing; only one collector at a time may use it.",
         get: |c| Value::Text(c.data_dir.to_string_lossy().into_owned()),
         put: |c, v| {
             if let Some(text) = as_text(&v) {
@@ -115,8 +119,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Word(&["embedded", "clickhouse"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "What stores the windows. embedded: files in data_dir, nothing else needed. clickhouse: \
-              the server of the section clickhouse, which any number of collectors may share.",
+        doc: "Store for windows. embedded: files in data_dir, with nothing else to install. \
+            clickhouse: the server of the section clickhouse, which any number of collectors may \
+            share.",
         get: |c| word(&c.store, ENGINES),
         put: |c, v| put_word(&mut c.store, &v, ENGINES),
     },
@@ -125,10 +130,11 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Word(&["auto", "off"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "Whether the collector gives up what it does not need before it does anything else: all files but \
-              data_dir and those that are named here, all TCP ports but its own (Landlock), and system calls such \
-              as execve, ptrace, mount and bpf (seccomp). auto: as far as the kernel has it; `agent-ctl status` says \
-              what is in force.",
+        doc: "Drop rights that the collector does not need, before it does anything else: access \
+            to all files except data_dir and those named in this configuration, all TCP ports \
+            except its own (Landlock), and system calls such as execve, ptrace, mount and bpf \
+            (seccomp). auto: as far as the kernel supports it; `agent-ctl status` shows what is \
+            active.",
         get: |c| word(&c.sandbox, SANDBOX),
         put: |c, v| put_word(&mut c.sandbox, &v, SANDBOX),
     },
@@ -137,9 +143,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Names(8),
         unit: "",
         reload: Reload::Restart,
-        doc: "What a service is: the value of the first of these labels that a sample has. Sums over \
-              the hosts of a service are kept next to those of each host, so that questions about \
-              services stay fast whatever the number of hosts.",
+        doc: "Labels that name a service: the first one that a sample has. The collector stores \
+            sums over the hosts of a service in addition to those of each host, so queries about \
+            services stay fast with any number of hosts.",
         get: |c| Value::List(c.service_labels.clone()),
         put: |c, v| {
             if let Value::List(list) = v {
@@ -152,7 +158,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Address,
         unit: "",
         reload: Reload::Restart,
-        doc: "For agents and agent-ctl, over gRPC.",
+        doc: "Address for agents and agent-ctl, over gRPC.",
         get: |c| Value::Text(c.listen.grpc.to_string()),
         put: |c, v| {
             if let Some(address) = as_text(&v).and_then(socket_address) {
@@ -165,7 +171,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Address,
         unit: "",
         reload: Reload::Restart,
-        doc: "For browsers and scrapers, over HTTP: the page, downloads, /metrics and /healthz.",
+        doc: "Address for browsers and scrapers, over HTTP: the page, downloads, /metrics and \
+            /healthz.",
         get: |c| Value::Text(c.listen.http.to_string()),
         put: |c, v| {
             if let Some(address) = as_text(&v).and_then(socket_address) {
@@ -178,9 +185,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::AddressOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "For hosts and people of other machines, over gRPC with TLS 1.3, at any address: 0.0.0.0:7601. Hosts \
-              are let in by `agent-ctl hosts invite`, people by `agent-ctl users add`, and nobody else is answered. \
-              null: this machine alone.",
+        doc: "Address for hosts and people on other machines, over gRPC with TLS 1.3, such as \
+            0.0.0.0:7601. Hosts need an invitation (`agent-ctl hosts invite`), people a token \
+            (`agent-ctl users add`); nobody else gets an answer. null: only this machine.",
         get: |c| {
             let address = c.listen.tls;
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
@@ -192,8 +199,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::AddressOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "For browsers and scrapers of other machines, over HTTPS, at any address: 0.0.0.0:7611. The same as \
-              listen.http, with a login. null: this machine alone.",
+        doc: "Address for browsers and scrapers on other machines, over HTTPS, such as \
+            0.0.0.0:7611. It serves the same as listen.http, with a login. null: only this \
+            machine.",
         get: |c| {
             let address = c.listen.https;
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
@@ -205,9 +213,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(256),
         unit: "",
         reload: Reload::Restart,
-        doc: "What hosts and people of other machines call listen.tls: HOST, or HOST:PORT where the port is another \
-              one for them. It stands in the lines that `agent-ctl hosts invite` and `users add` print. null: the \
-              machine's own name, which in a container nobody else knows.",
+        doc: "Address of listen.tls for other machines: HOST, or HOST:PORT if they need another \
+            port. `agent-ctl hosts invite` and `users add` print it. null: the machine's own name, \
+            which other machines do not know if it is a container.",
         get: |c| text_or_null(&c.listen.advertise),
         put: |c, v| c.listen.advertise = as_text(&v).map(str::to_owned),
     },
@@ -216,8 +224,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(256),
         unit: "",
         reload: Reload::Restart,
-        doc: "How browsers of other machines open the page: https://profiles.example.net. Requests for other names \
-              are refused, but for the machine's own and for addresses.",
+        doc: "Address of the page for browsers on other machines: https://profiles.example.net. \
+            Requests for other names are refused, except for the machine's own name and IP \
+            addresses.",
         get: |c| text_or_null(&c.web.external_url),
         put: |c, v| c.web.external_url = as_text(&v).map(str::to_owned),
     },
@@ -226,8 +235,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Word(&["auto", "always"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "Where the page asks for a login. auto: at listen.https, and at listen.http where web.proxy.user_header \
-              is set. always: at listen.http too, for a proxy that leads there.",
+        doc: "Where the page needs a login. auto: at listen.https, and at listen.http if \
+            web.proxy.user_header is set. always: at listen.http too, for a proxy that forwards \
+            there.",
         get: |c| word(&c.web.login, LOGINS),
         put: |c, v| put_word(&mut c.web.login, &v, LOGINS),
     },
@@ -236,7 +246,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM file with the certificate and those that signed it. It is read again when it changes.",
+        doc: "PEM file with the certificate and the certificates that signed it. The collector \
+            reads it again when it changes.",
         get: |c| path_or_null(&c.web.tls.cert_file),
         put: |c, v| c.web.tls.cert_file = as_text(&v).map(PathBuf::from),
     },
@@ -245,7 +256,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM file with its key.",
+        doc: "PEM file with the key of the certificate.",
         get: |c| path_or_null(&c.web.tls.key_file),
         put: |c, v| c.web.tls.key_file = as_text(&v).map(PathBuf::from),
     },
@@ -254,8 +265,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(512),
         unit: "",
         reload: Reload::Restart,
-        doc: "IP addresses that the proxy connects from, with `,` between them. Whoever can connect from there can be \
-              anybody: on the proxy's machine, every process.",
+        doc: "IP addresses that the proxy connects from, separated by `,`. Every process on the \
+            proxy's machine can act as any person.",
         get: |c| text_or_null(&c.web.proxy.from),
         put: |c, v| c.web.proxy.from = as_text(&v).map(str::to_owned),
     },
@@ -264,8 +275,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(64),
         unit: "",
         reload: Reload::Restart,
-        doc: "Header in which the proxy names whoever asks, as in X-Forwarded-User. It must set or remove it on every \
-              request. null: no proxy is believed.",
+        doc: "Header with the name of the person, such as X-Forwarded-User. The proxy must set or \
+            remove it on every request. null: trust no proxy.",
         get: |c| text_or_null(&c.web.proxy.user_header),
         put: |c, v| c.web.proxy.user_header = as_text(&v).map(str::to_owned),
     },
@@ -274,8 +285,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(64),
         unit: "",
         reload: Reload::Restart,
-        doc: "Header in which the proxy gives their role: metrics, viewer, operator or admin. null: web.proxy.role is \
-              everybody's.",
+        doc: "Header with the role of the person: metrics, viewer, operator or admin. null: \
+            everybody has the role web.proxy.role.",
         get: |c| text_or_null(&c.web.proxy.role_header),
         put: |c, v| c.web.proxy.role_header = as_text(&v).map(str::to_owned),
     },
@@ -284,7 +295,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Word(&["metrics", "viewer", "operator", "admin"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "Role of those for whom the proxy gives none.",
+        doc: "Role of people without a role from the proxy.",
         get: |c| Value::Text(c.web.proxy.role.clone()),
         put: |c, v| put_text(&mut c.web.proxy.role, v),
     },
@@ -293,8 +304,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(512),
         unit: "",
         reload: Reload::Restart,
-        doc: "Who the provider is, letter by letter as it says itself in /.well-known/openid-configuration below this \
-              address: https://login.example.net/realms/main. null: nobody logs in so.",
+        doc: "Issuer of the provider, exactly as in /.well-known/openid-configuration below this \
+            address: https://login.example.net/realms/main. null: no login with a provider.",
         get: |c| text_or_null(&c.auth.oidc.issuer),
         put: |c, v| c.auth.oidc.issuer = as_text(&v).map(str::to_owned),
     },
@@ -303,8 +314,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(256),
         unit: "",
         reload: Reload::Restart,
-        doc: "What the collector is called at the provider, as a confidential client with the redirect address \
-              web.external_url and /login/oidc/callback.",
+        doc: "Id of the collector at the provider: a confidential client with the redirect address \
+            web.external_url followed by /login/oidc/callback.",
         get: |c| text_or_null(&c.auth.oidc.client_id),
         put: |c, v| c.auth.oidc.client_id = as_text(&v).map(str::to_owned),
     },
@@ -313,7 +324,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "File with the secret of that client; white space around it is left out. It is read at each login.",
+        doc: "File with the secret of that client; white space around it is ignored. The collector \
+            reads it at each login.",
         get: |c| path_or_null(&c.auth.oidc.client_secret_file),
         put: |c, v| c.auth.oidc.client_secret_file = as_text(&v).map(PathBuf::from),
     },
@@ -322,7 +334,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(64),
         unit: "",
         reload: Reload::Restart,
-        doc: "What the button of the login says after `Sign in with`.",
+        doc: "Text of the login button after `Sign in with`.",
         get: |c| Value::Text(c.auth.oidc.provider_name.clone()),
         put: |c, v| put_text(&mut c.auth.oidc.provider_name, v),
     },
@@ -331,8 +343,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(512),
         unit: "",
         reload: Reload::Restart,
-        doc: "What the provider is asked for, with spaces between; openid is always one of them. Some give groups only \
-              for a scope of their own, and some refuse scopes that they do not know.",
+        doc: "Scopes to request from the provider, separated by spaces; openid is always included. \
+            Some providers send groups only for a special scope, and some refuse unknown scopes.",
         get: |c| Value::Text(c.auth.oidc.scopes.clone()),
         put: |c, v| put_text(&mut c.auth.oidc.scopes, v),
     },
@@ -341,8 +353,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(128),
         unit: "",
         reload: Reload::Restart,
-        doc: "Claim that has somebody's groups: a list of texts at the top of the ID token, or of what the provider says \
-              at its userinfo address.",
+        doc: "Claim with the groups of a person: a list of texts at the top level of the ID token, \
+            or of the answer from the provider's userinfo address.",
         get: |c| Value::Text(c.auth.oidc.groups_claim.clone()),
         put: |c, v| put_text(&mut c.auth.oidc.groups_claim, v),
     },
@@ -351,8 +363,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(128),
         unit: "",
         reload: Reload::Restart,
-        doc: "Claim that has their name, which is oidc:NAME in the audit log. Where two have one name, the second to \
-              come has a mark behind it.",
+        doc: "Claim with the name of a person, which is oidc:NAME in the audit log. If two people \
+            have the same name, the second one gets a suffix.",
         get: |c| Value::Text(c.auth.oidc.name_claim.clone()),
         put: |c, v| put_text(&mut c.auth.oidc.name_claim, v),
     },
@@ -361,7 +373,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM file with authorities that may sign the provider's certificate, beside those that the system knows.",
+        doc: "PEM file with authorities that may sign the provider's certificate, in addition to \
+            those of the system.",
         get: |c| path_or_null(&c.auth.oidc.ca_file),
         put: |c, v| c.auth.oidc.ca_file = as_text(&v).map(PathBuf::from),
     },
@@ -370,8 +383,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Items(&RULES),
         unit: "",
         reload: Reload::Restart,
-        doc: "What somebody may do: the first rule of whose group they are decides, and the others are not looked at. \
-              Who is in none of these groups is refused. Sessions of before a change of auth.oidc end with it.",
+        doc: "Roles by group: the first rule with a group of the person decides. People in none of \
+            these groups are refused. A change of auth.oidc ends all earlier sessions.",
         get: |c| Value::Items(c.auth.oidc.rules.iter().map(OidcRule::item).collect()),
         put: |c, v| {
             if let Value::Items(list) = v {
@@ -384,8 +397,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 365),
         unit: "days",
         reload: Reload::Restart,
-        doc: "How long the certificate of a host lasts. Hosts renew theirs by themselves after two thirds of it, and \
-              later too: a host that was off for a year comes back.",
+        doc: "How long the certificate of a host is valid. Hosts renew it by themselves after two \
+            thirds of this time, or later: a host that was off for a year can still renew it.",
         get: |c| Value::Int(c.identity.host_days.into()),
         put: |c, v| put_int(&mut c.identity.host_days, &v),
     },
@@ -394,7 +407,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Paths(8),
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM files with the authorities whose certificates are hosts' too. They are read again when they change.",
+        doc: "PEM files with authorities that may sign certificates of hosts. The collector reads \
+            them again when they change.",
         get: |c| {
             let files = c.identity.outside.ca_files.iter();
             Value::List(
@@ -414,9 +428,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(256),
         unit: "",
         reload: Reload::Restart,
-        doc: "Which names in such certificates are hosts of this fleet. spiffe://DOMAIN/PATH/: SPIFFE IDs that start \
-              so; the host's name is what follows, and its label spiffe_id the whole. dns:*.hosts.example.net: names \
-              in DNS that end so, one to a certificate.",
+        doc: "Names in such certificates that are hosts of this fleet. spiffe://DOMAIN/PATH/: \
+            SPIFFE IDs with this prefix; the rest is the host's name, and the label spiffe_id has \
+            the complete ID. dns:*.hosts.example.net: DNS names with this suffix, one in each \
+            certificate.",
         get: |c| text_or_null(&c.identity.outside.hosts),
         put: |c, v| c.identity.outside.hosts = as_text(&v).map(str::to_owned),
     },
@@ -425,9 +440,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM file with a certificate, and those that signed it, that listen.tls shows to whoever asks for another \
-              name than collector.fleetprof.internal. It is read again when it changes. null: that of the fleet's own \
-              authority, to everybody.",
+        doc: "PEM file with a certificate and the certificates that signed it. listen.tls uses it \
+            for clients that connect to another name than collector.fleetprof.internal. The \
+            collector reads it again when it changes. null: use the certificate of the fleet's own \
+            authority for all clients.",
         get: |c| path_or_null(&c.identity.outside.cert_file),
         put: |c, v| c.identity.outside.cert_file = as_text(&v).map(PathBuf::from),
     },
@@ -436,7 +452,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "PEM file with its key.",
+        doc: "PEM file with the key of the certificate.",
         get: |c| path_or_null(&c.identity.outside.key_file),
         put: |c, v| c.identity.outside.key_file = as_text(&v).map(PathBuf::from),
     },
@@ -445,8 +461,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(32, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that the audit log may take, apart from retention.disk_gib. At the bound its oldest file goes; a \
-              line takes about 400 bytes.",
+        doc: "Maximum size of the audit log, in addition to retention.disk_gib. At the limit its \
+            oldest file is deleted; a line takes about 400 bytes.",
         get: |c| Value::Int(c.audit.disk_mib.into()),
         put: |c, v| put_int(&mut c.audit.disk_mib, &v),
     },
@@ -455,7 +471,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Whether reads of people with a login are on record too: who asked which call, and when.",
+        doc: "Record reads of people with a login too: who made which call, and when.",
         get: |c| Value::Bool(c.audit.queries),
         put: |c, v| put_bool(&mut c.audit.queries, &v),
     },
@@ -464,8 +480,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "How long windows are kept as they came, in steps of 10 s. A host of 16 busy CPUs takes about 35 \
-              MB a day.",
+        doc: "How long to keep windows as they arrived, in steps of 10 s. A host of 16 busy CPUs \
+              takes about 35 MB a day.",
         get: |c| Value::Int(c.retention.raw_days.into()),
         put: |c, v| put_int(&mut c.retention.raw_days, &v),
     },
@@ -474,8 +490,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which data is kept in steps of a minute, about four fifths as large. With clickhouse: sums \
-              over the hosts of each service only.",
+        doc: "Maximum age of data in steps of a minute, which takes about four fifths of the \
+            space. With clickhouse: only sums over the hosts of each service.",
         get: |c| Value::Int(c.retention.minute_days.into()),
         put: |c, v| put_int(&mut c.retention.minute_days, &v),
     },
@@ -484,9 +500,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which data is kept in steps of ten minutes, about half as large. Windows that \
-              agents bring later are refused and counted. With clickhouse: lines over time and totals, \
-              without stacks; windows are refused after raw_days.",
+        doc: "Maximum age of data in steps of ten minutes, which takes about half the space. Older \
+            windows from agents are refused and counted. With clickhouse: only series and totals, \
+            without stacks; windows are refused after raw_days.",
         get: |c| Value::Int(c.retention.ten_minutes_days.into()),
         put: |c, v| put_int(&mut c.retention.ten_minutes_days, &v),
     },
@@ -495,8 +511,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "Age up to which sums over the hosts of each service are kept in steps of an hour. Samples \
-              as old as that have no label but their service's. What is older is removed.",
+        doc: "Maximum age of sums over the hosts of each service, in steps of an hour. Samples of \
+            that age have only the label of their service. Older data is removed.",
         get: |c| Value::Int(c.retention.service_hours_days.into()),
         put: |c, v| put_int(&mut c.retention.service_hours_days, &v),
     },
@@ -505,8 +521,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "GiB",
         reload: Reload::Restart,
-        doc: "Most that data_dir may take. At the bound the oldest data goes before its age. Not for \
-              clickhouse, which has bounds of its own.",
+        doc: "Maximum size of data_dir. At the limit the oldest data is removed before its age. \
+            This does not apply to clickhouse, which has its own limits.",
         get: |c| Value::Int(c.retention.disk_gib.into()),
         put: |c, v| put_int(&mut c.retention.disk_gib, &v),
     },
@@ -515,8 +531,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 65_536),
         unit: "agents",
         reload: Reload::Restart,
-        doc: "Agents connected at a time. More are told to come again later; they keep their windows \
-              meanwhile. Each takes a file descriptor.",
+        doc: "Maximum number of connected agents. Further agents must retry later and keep their \
+            windows meanwhile. Each agent takes a file descriptor.",
         get: |c| Value::Int(c.ingest.streams_max.into()),
         put: |c, v| put_int(&mut c.ingest.streams_max, &v),
     },
@@ -525,9 +541,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(128, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Memory for what agents have sent and the store has not yet taken, and for what their \
-              streams carry: about 0.5 MiB an agent. At the bound agents are not read, and keep \
-              their windows.",
+        doc: "Memory for windows that agents have sent and the store has not stored yet, and for \
+            the state of their streams: about 0.5 MiB an agent. At the limit the collector stops \
+            reading, and agents keep their windows.",
         get: |c| Value::Int(c.ingest.memory_mib.into()),
         put: |c, v| put_int(&mut c.ingest.memory_mib, &v),
     },
@@ -536,8 +552,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 64),
         unit: "queries",
         reload: Reload::Restart,
-        doc: "Queries that run at a time; more wait until their time is over. Each takes a thread, and \
-              memory up to query.memory_mib.",
+        doc: "Maximum number of running queries; further queries wait until their timeout. Each \
+            query takes a thread, and memory up to query.memory_mib.",
         get: |c| Value::Int(c.query.concurrent.into()),
         put: |c, v| put_int(&mut c.query.concurrent, &v),
     },
@@ -546,7 +562,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 600),
         unit: "seconds",
         reload: Reload::Restart,
-        doc: "Time for one query, waiting included. One that takes longer is given up.",
+        doc: "Time for one query, including waiting. A query that takes longer is cancelled.",
         get: |c| Value::Int(c.query.timeout_s.into()),
         put: |c, v| put_int(&mut c.query.timeout_s, &v),
     },
@@ -555,8 +571,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(16, 65_536),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Memory for one query, the file it writes included. One that needs more is refused, with what \
-              to narrow. Answers that wait to be read have as much again, all together.",
+        doc: "Memory for one query, including the file that it writes. A query that needs more is \
+            refused, with advice on what to narrow. All answers being sent share the same amount \
+            again.",
         get: |c| Value::Int(c.query.memory_mib.into()),
         put: |c, v| put_int(&mut c.query.memory_mib, &v),
     },
@@ -565,8 +582,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1000, 10_000_000),
         unit: "stacks",
         reload: Reload::Restart,
-        doc: "Most stacks of one profile; the lightest are folded into their callers, and their weight \
-              is told with the answer.",
+        doc: "Maximum number of stacks in a profile; the lightest are folded into their callers, \
+            and the answer shows their weight.",
         get: |c| Value::Int(c.query.nodes_max.into()),
         put: |c, v| put_int(&mut c.query.nodes_max, &v),
     },
@@ -575,9 +592,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PeerOrNull(COLLECTOR_PORT),
         unit: "",
         reload: Reload::Restart,
-        doc: "Where other collectors on the same clickhouse reach listen.grpc of this one, so that a capture \
-              asked of any of them reaches the agents of all; null: they are not told of its agents. Loopback \
-              only, as listen.grpc is: of another machine the end of a tunnel.",
+        doc: "Address where other collectors on the same clickhouse reach listen.grpc of this one, \
+            so a capture at any of them reaches the agents of all. null: other collectors do not \
+            know the agents of this one. It must be on loopback, like listen.grpc; use a tunnel to \
+            reach another machine.",
         get: |c| {
             let address = c.control.advertise;
             address.map_or(Value::Null, |address| Value::Text(address.to_string()))
@@ -589,7 +607,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "How long pins are kept after they came, whatever is left of the windows of their time.",
+        doc: "How long to keep pins after their upload, even if the windows of their time are \
+            gone.",
         get: |c| Value::Int(c.pins.retention_days.into()),
         put: |c, v| put_int(&mut c.pins.retention_days, &v),
     },
@@ -598,8 +617,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 24),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that all pins may take, apart from retention.disk_gib. At the bound the host whose pins take most \
-              loses its oldest. A pin of some minutes of a busy host takes about 1 MiB.",
+        doc: "Maximum size of all pins, in addition to retention.disk_gib. At the limit the host \
+            whose pins take most loses its oldest pin. A pin with some minutes of a busy host \
+            takes about 1 MiB.",
         get: |c| Value::Int(c.pins.disk_mib.into()),
         put: |c, v| put_int(&mut c.pins.disk_mib, &v),
     },
@@ -608,8 +628,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that the pins of one host may take, and about what it may upload in a day. At the bound its \
-              oldest goes; a larger pin is refused and stays with its agent.",
+        doc: "Maximum size of the pins of one host, and roughly what it may upload in a day. At \
+            the limit its oldest pin is deleted; a larger pin is refused and stays with its agent.",
         get: |c| Value::Int(c.pins.host_mib.into()),
         put: |c, v| put_int(&mut c.pins.host_mib, &v),
     },
@@ -618,7 +638,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "How long captures over the fleet are kept after they ended.",
+        doc: "How long to keep fleet captures after their end.",
         get: |c| Value::Int(c.captures.retention_days.into()),
         put: |c, v| put_int(&mut c.captures.retention_days, &v),
     },
@@ -627,9 +647,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 24),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that all kept captures may take, apart from retention.disk_gib. At the bound the oldest goes. \
-              A single one that takes more is not kept, which its result says. A host takes about 100 KiB for 30 s \
-              of CPU time.",
+        doc: "Maximum size of all kept captures, in addition to retention.disk_gib. At the limit \
+            the oldest is deleted. A capture that is larger than this is not kept, and its result \
+            says so. A host takes about 100 KiB for 30 s of CPU time.",
         get: |c| Value::Int(c.captures.disk_mib.into()),
         put: |c, v| put_int(&mut c.captures.disk_mib, &v),
     },
@@ -638,7 +658,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 10_000),
         unit: "captures",
         reload: Reload::Restart,
-        doc: "Most captures that are kept; of more the oldest go. Some KiB of memory each.",
+        doc: "Maximum number of kept captures; the oldest are deleted first. Each takes some KiB \
+            of memory.",
         get: |c| Value::Int(c.captures.count_max.into()),
         put: |c, v| put_int(&mut c.captures.count_max, &v),
     },
@@ -647,7 +668,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3650),
         unit: "days",
         reload: Reload::Restart,
-        doc: "How long annotations are kept after their time. There are 10,000 at most, the oldest go first.",
+        doc: "How long to keep annotations after their time. The collector keeps at most 10,000, \
+            and deletes the oldest first.",
         get: |c| Value::Int(c.annotations.retention_days.into()),
         put: |c, v| put_int(&mut c.annotations.retention_days, &v),
     },
@@ -656,8 +678,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Whether deploys are found: an agent that changes its version, a service that has a new image or \
-              version. Each is an annotation, once over all hosts.",
+        doc: "Find deploys: an agent that changes its version, or a service with a new image or \
+            version. The collector adds one annotation for all hosts together.",
         get: |c| Value::Bool(c.annotations.find_deploys),
         put: |c, v| put_bool(&mut c.annotations.find_deploys, &v),
     },
@@ -666,8 +688,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that all symbol tables may take, apart from retention.disk_gib. At the bound those that were \
-              fetched and not used for longest go first; uploads go for other uploads only.",
+        doc: "Maximum size of all symbol tables, in addition to retention.disk_gib. At the limit \
+            the least recently used fetched tables are deleted first; only uploads replace \
+            uploads.",
         get: |c| Value::Int(c.symbols.disk_mib.into()),
         put: |c, v| put_int(&mut c.symbols.disk_mib, &v),
     },
@@ -676,8 +699,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Urls(8),
         unit: "",
         reload: Reload::Restart,
-        doc: "Servers that are asked, in this order, for the builds whose functions had no names in an answer: \
-              they learn which builds run here. No answer waits for them; what they have is in the next one.",
+        doc: "debuginfod servers to ask, in this order, for builds whose functions had no names in \
+            an answer. The servers learn which builds run here. No answer waits for them: the next \
+            answer has the names.",
         get: |c| Value::List(c.symbols.debuginfod.clone()),
         put: |c, v| {
             if let Value::List(list) = v {
@@ -690,7 +714,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(1024),
         unit: "",
         reload: Reload::Restart,
-        doc: "Its HTTP interface: http://HOST:PORT or https://HOST:PORT.",
+        doc: "Address of the HTTP interface: http://HOST:PORT or https://HOST:PORT.",
         get: |c| Value::Text(c.clickhouse.url.clone()),
         put: |c, v| put_text(&mut c.clickhouse.url, v),
     },
@@ -699,7 +723,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(64),
         unit: "",
         reload: Reload::Restart,
-        doc: "The database; it is made when it is missing.",
+        doc: "Name of the database, which is created if missing.",
         get: |c| Value::Text(c.clickhouse.database.clone()),
         put: |c, v| put_text(&mut c.clickhouse.database, v),
     },
@@ -708,7 +732,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Text(64),
         unit: "",
         reload: Reload::Restart,
-        doc: "The user. It needs the rights to make the database and its tables.",
+        doc: "Name of the user, who needs the rights to create the database and its tables.",
         get: |c| Value::Text(c.clickhouse.user.clone()),
         put: |c, v| put_text(&mut c.clickhouse.user, v),
     },
@@ -717,7 +741,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "File with the user's password; white space around it is left out. null: none.",
+        doc: "File with the user's password; white space around it is ignored. null: no password.",
         get: |c| {
             let file = c.clickhouse.password_file.as_ref();
             file.map_or(Value::Null, |file| {
@@ -733,8 +757,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 300),
         unit: "seconds",
         reload: Reload::Restart,
-        doc: "Time after SIGTERM for windows and answers under way. What agents have sent and got no \
-              answer for, they send again.",
+        doc: "Time after SIGTERM to finish running answers and windows. Agents send windows \
+            without an answer again.",
         get: |c| Value::Int(c.shutdown.grace_s.into()),
         put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
     },

@@ -71,10 +71,10 @@ const HEAD: &str = "\
 # change. The collector needs no file; it reads /etc/fleetprof/collector.yaml when that exists, or
 # --config FILE.
 #
-# Any key can also be given as an environment variable (FLEETPROF_COLLECTOR_QUERY_TIMEOUT_S=60) or as
-# a flag (--set query.timeout_s=60). A flag wins over the environment, the environment over the file.
-# `fleetprof-collector --check` tells whether all of it is right; SIGHUP puts it in force, except for
-# keys that say \"at the next start\".
+# Any key can also be given as an environment variable (FLEETPROF_COLLECTOR_QUERY_TIMEOUT_S=60) or
+# as a flag (--set query.timeout_s=60). A flag wins over the environment, the environment over the
+# file. `fleetprof-collector --check` checks everything; SIGHUP applies it, except for keys that say
+# \"at the next start\".
 ";
 
 impl config::log::HasLog for Config {
@@ -106,9 +106,9 @@ impl Configuration for Config {
         ] {
             if !address.ip().is_loopback() {
                 let message = format!(
-                    "is {address}, which other machines can reach: whoever comes here is believed, so this \
-                     listens on loopback only. Hosts and people of other machines connect to `listen.tls`, \
-                     browsers to `listen.https`"
+                    "is {address}, which other machines can reach: this port has no \
+                     authentication, so it must be on loopback. Use `listen.tls` for hosts and \
+                     people on other machines, and `listen.https` for browsers"
                 );
                 conflict(key, message);
             }
@@ -117,29 +117,28 @@ impl Configuration for Config {
             && !is_reachable(name)
         {
             let name = config::shown(name);
-            let message =
-                format!("is `{name}`: it is HOST or HOST:PORT, and IPv6 stands in brackets");
+            let message = format!("is `{name}`: expected HOST or HOST:PORT, with IPv6 in brackets");
             conflict("listen.advertise", message);
         }
         if self.web.tls.cert_file.is_some() != self.web.tls.key_file.is_some() {
-            let message =
-                "is half of two: `web.tls.cert_file` and `web.tls.key_file` are both set, or none";
+            let message = "is only half of the pair: set both `web.tls.cert_file` and `web.tls.key_file`, or \
+                 none";
             conflict("web.tls.cert_file", message.to_owned());
         }
         let outside = &self.identity.outside;
         if outside.cert_file.is_some() != outside.key_file.is_some() {
-            let message = "is half of two: `identity.outside.cert_file` and `identity.outside.key_file` are both \
-                           set, or none";
+            let message = "is only half of the pair: set both `identity.outside.cert_file` and \
+                `identity.outside.key_file`, or none";
             conflict("identity.outside.cert_file", message.to_owned());
         }
         if outside.ca_files.is_empty() != outside.hosts.is_none() {
-            let message = "is half of two: `identity.outside.ca_files` says who signs, and `identity.outside.hosts` \
-                           which names are hosts";
+            let message = "is only half of the pair: set both `identity.outside.ca_files` (who \
+                signs) and `identity.outside.hosts` (which names are hosts), or none";
             conflict("identity.outside.hosts", message.to_owned());
         }
         if outside.cert_file.is_some() && outside.hosts.is_none() {
-            let message = "is set, and no host has a certificate of another authority: set \
-                           `identity.outside.ca_files` and `identity.outside.hosts` too";
+            let message = "is set, but no other authority is configured: set \
+                `identity.outside.ca_files` and `identity.outside.hosts` too";
             conflict("identity.outside.cert_file", message.to_owned());
         }
         if let Some(Err(why)) = outside.hosts.as_deref().map(HostNames::parse) {
@@ -152,7 +151,7 @@ impl Configuration for Config {
         {
             let url = config::shown(url);
             let message =
-                format!("is `{url}`: it is https://NAME or https://NAME:PORT, without a path");
+                format!("is `{url}`: expected https://NAME or https://NAME:PORT, without a path");
             conflict("web.external_url", message);
         }
         let proxy = &self.web.proxy;
@@ -161,12 +160,12 @@ impl Configuration for Config {
                 let text = config::shown(&text);
                 conflict(
                     "web.proxy.from",
-                    format!("has `{text}`, which is no IP address"),
+                    format!("has `{text}`, which is not an IP address"),
                 );
             }
             Ok(from) if from.is_empty() && proxy.user_header.is_some() => {
-                let message = "is null, and `web.proxy.user_header` is set: say from which addresses the proxy \
-                               connects, or anybody could send that header";
+                let message = "is null, but `web.proxy.user_header` is set: name the addresses of \
+                    the proxy, or anybody could send that header";
                 conflict("web.proxy.from", message.to_owned());
             }
             Ok(_) => {}
@@ -180,7 +179,7 @@ impl Configuration for Config {
                 && !is_one(text)
             {
                 let text = config::shown(text);
-                conflict(key, format!("is `{text}`, which is no name of a header"));
+                conflict(key, format!("is `{text}`, which is not a header name"));
             }
         }
         for (key, message) in self.settle_oidc() {
@@ -188,16 +187,15 @@ impl Configuration for Config {
         }
         let port = self.listen.grpc.port();
         if self.listen.grpc == self.listen.http && port != 0 {
-            let message = format!("is {}, as `listen.grpc` is", self.listen.http);
+            let message = format!("is {}, the same as `listen.grpc`", self.listen.http);
             conflict("listen.http", message);
         }
         for pair in self.retention.ages().windows(2) {
             let ((finer, finer_days), (key, days)) = (pair[0], pair[1]);
             if days < finer_days {
                 let message = format!(
-                    "is {days} and `{finer}` is {finer_days}: data becomes coarser as it gets older, so \
-                     each age is at least the one before. Raise this one, or lower the other; equal ages \
-                     leave a level out"
+                    "is {days}, less than `{finer}`, which is {finer_days}: data gets coarser as \
+                     it gets older. Raise this key, or lower the other; equal values skip a level"
                 );
                 conflict(key, message);
             }
@@ -227,16 +225,17 @@ impl Config {
         }
         if own.client_id.is_none() {
             let text =
-                "is null, and `auth.oidc.issuer` is set: register the collector at the provider";
+                "is null, but `auth.oidc.issuer` is set: register the collector at the provider";
             conflict("auth.oidc.client_id", text);
         }
         if own.client_secret_file.is_none() {
-            let text = "is null, and `auth.oidc.issuer` is set: the collector proves with it that it is the client";
+            let text = "is null, but `auth.oidc.issuer` is set: the collector needs the secret to \
+                prove that it is the client";
             conflict("auth.oidc.client_secret_file", text);
         }
         if own.rules.is_empty() {
-            let text =
-                "is empty, and `auth.oidc.issuer` is set: say which groups are let in, as what";
+            let text = "is empty, but `auth.oidc.issuer` is set: name the groups that may log in, and \
+                 their roles";
             conflict("auth.oidc.rules", text);
         }
         if let Some(rule) = own
@@ -245,28 +244,30 @@ impl Config {
             .find(|rule| rule.role == "admin" && !rule.scope.is_empty())
         {
             let text = format!(
-                "has the role `admin` and a scope for the group `{}`: an admin lets others see everything, so a \
-                 scope bounds nothing. Leave it out, or take another role",
+                "has the role `admin` and a scope for the group `{}`: an admin can give others \
+                 full access, so a scope limits nothing. Leave the scope out, or choose another \
+                 role",
                 config::shown(&rule.group)
             );
             conflict("auth.oidc.rules", &text);
         }
         match self.web.external_url.as_deref().and_then(external) {
             None => {
-                let text = "is null, and `auth.oidc.issuer` is set: the provider sends browsers back there";
+                let text = "is null, but `auth.oidc.issuer` is set: the provider sends browsers \
+                    back to this address";
                 conflict("web.external_url", text);
             }
             Some(("http", host)) if !is_loopback(host) => {
-                let text = "starts with http://, and `auth.oidc.issuer` is set: browsers keep the cookie of a \
-                            login for https:// alone";
+                let text = "starts with http://, but `auth.oidc.issuer` is set: browsers keep the \
+                    login cookie only for https://";
                 conflict("web.external_url", text);
             }
             Some(_) => {}
         }
         let asks = self.web.login == Login::Always || self.web.proxy.user_header.is_some();
         if self.listen.https.is_none() && !asks {
-            let text = "is set, and the page asks nobody for a login: set `listen.https`, or `web.login: always` \
-                        where a proxy leads to `listen.http`";
+            let text = "is set, but the page needs no login: set `listen.https`, or `web.login: \
+                always` if a proxy forwards to `listen.http`";
             conflict("auth.oidc.issuer", text);
         }
         found
@@ -278,9 +279,9 @@ impl Config {
 /// # Errors
 /// What is wrong with it.
 pub fn provider_url(text: &str) -> Result<hyper::Uri, &'static str> {
-    let uri: hyper::Uri = text.parse().map_err(|_| "is no address")?;
+    let uri: hyper::Uri = text.parse().map_err(|_| "is not an address")?;
     let (Some(scheme), Some(authority)) = (uri.scheme_str(), uri.authority()) else {
-        return Err("is no complete address: https://HOST/PATH");
+        return Err("is not a complete address: expected https://HOST/PATH");
     };
     if authority.as_str().contains('@') || text.contains('#') {
         return Err("has more than a host and a path");

@@ -27,14 +27,14 @@ impl HostNames {
         if let Some(rest) = text.strip_prefix(SPIFFE) {
             let (domain, path) = rest
                 .split_once('/')
-                .ok_or("has no `/` behind its trust domain")?;
+                .ok_or("has no `/` after its trust domain")?;
             let path = match path {
                 "" => Some(""),
                 path => path.strip_suffix('/'),
             };
-            let path = path.ok_or("does not end with `/`, so it would match half a name")?;
+            let path = path.ok_or("does not end with `/`, so it would match part of a name")?;
             if !is_domain(domain) || !(path.is_empty() || is_path(path)) {
-                return Err("is no start of a SPIFFE ID");
+                return Err("is not the start of a SPIFFE ID");
             }
             return Ok(HostNames::Spiffe(text.to_owned()));
         }
@@ -44,7 +44,7 @@ impl HostNames {
             .ok_or("starts neither with `spiffe://` nor with `dns:*.`")?;
         match suffix.strip_prefix('.') {
             Some(name) if is_name(name) => Ok(HostNames::Dns(suffix.to_owned())),
-            _ => Err("is no end of names in DNS: `dns:*.hosts.example.net`"),
+            _ => Err("is not a DNS suffix: expected a form such as `dns:*.hosts.example.net`"),
         }
     }
 

@@ -79,13 +79,16 @@ pub struct Reported {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
     /// Nobody is there to take it.
-    #[error("it is not connected any more")]
+    #[error("the host is no longer connected")]
     Gone,
     /// It has enough to do.
-    #[error("{COMMANDS_PER_HOST_MAX} captures that came from here run on it, which is the limit")]
+    #[error(
+        "the host already runs {COMMANDS_PER_HOST_MAX} captures of this collector, which is \
+        the limit"
+    )]
     Busy,
     /// Its connection takes nothing.
-    #[error("it does not read its commands")]
+    #[error("the host does not read its commands")]
     Stalled,
 }
 

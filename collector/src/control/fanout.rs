@@ -140,7 +140,7 @@ impl Fanout {
             lost = info.lost,
             ended_by = info.ended_by,
             seconds = started.elapsed().as_secs_f64(),
-            "capture over the fleet ended"
+            "fleet capture ended"
         );
         match end {
             End::Done => run.answer(info, &client).await,
@@ -166,7 +166,7 @@ impl Run {
         if fanout.plan.left_out > 0 {
             let match_beyond = match fanout.plan.left_out {
                 1 => "1 host matches".to_owned(),
-                more => format!("{more} hosts match"),
+                more => format!("{more} more hosts match"),
             };
             notices.push(format!(
                 "{match_beyond} beyond the limit of {}",
@@ -327,7 +327,7 @@ impl Run {
                     Some(event) => self.take(event),
                     None => {
                         listening = false;
-                        self.lose("its capture failed in the collector");
+                        self.lose("the capture of the host failed in the collector");
                     }
                 },
                 done = merged(&mut self.merging) => self.merge_done(done),
@@ -552,8 +552,8 @@ impl Run {
         if times_shed > 0 {
             metrics.control_times_shed.inc_by(times_shed);
             info.notices.push(format!(
-                "the times of {times_shed} samples are left out: they found no room in the result, which has all \
-                 samples; capture fewer hosts, for a shorter time, or with less of the time before"
+                "the result has all samples, but no room for the times of {times_shed} of them; \
+                 capture fewer hosts, for a shorter time, or with less of the time before"
             ));
         }
         let finished = Arc::new(Finished {
@@ -595,27 +595,29 @@ async fn keep(
     mut info: FleetCaptureInfo,
     finished: Arc<Finished>,
 ) -> Outcome {
-    let outcome =
-        match (&fanout.keeps, &finished.own) {
-            (Ok(false), _) | (_, None) => None,
-            (Err(reason), Some(_)) => Some(Err(lost(&fanout, reason.clone()))),
-            (Ok(true), Some(_)) => {
-                let head = KeptCapture {
-                    info: Some(info.clone()),
-                    selection: selection(&fanout.checked.selector),
-                    filtered: fanout.filtered,
-                    in_part: finished.in_part,
-                    owner: fanout.checked.caller.name.clone(),
-                };
-                let kept = fanout.control.0.kept.clone();
-                let file = finished.clone();
-                let write = move || kept.keep(head, file.past.as_ref(), file.own.as_ref());
-                let kept = tokio::task::spawn_blocking(write).await;
-                Some(kept.unwrap_or_else(|_| {
-                    Err(lost(&fanout, "it failed in the collector".to_owned()))
-                }))
-            }
-        };
+    let outcome = match (&fanout.keeps, &finished.own) {
+        (Ok(false), _) | (_, None) => None,
+        (Err(reason), Some(_)) => Some(Err(lost(&fanout, reason.clone()))),
+        (Ok(true), Some(_)) => {
+            let head = KeptCapture {
+                info: Some(info.clone()),
+                selection: selection(&fanout.checked.selector),
+                filtered: fanout.filtered,
+                in_part: finished.in_part,
+                owner: fanout.checked.caller.name.clone(),
+            };
+            let kept = fanout.control.0.kept.clone();
+            let file = finished.clone();
+            let write = move || kept.keep(head, file.past.as_ref(), file.own.as_ref());
+            let kept = tokio::task::spawn_blocking(write).await;
+            Some(kept.unwrap_or_else(|_| {
+                Err(lost(
+                    &fanout,
+                    "the capture failed in the collector".to_owned(),
+                ))
+            }))
+        }
+    };
     match &outcome {
         Some(Ok(kept)) => info.kept = kept.kept,
         Some(Err(reason)) => {
@@ -631,7 +633,7 @@ async fn keep(
 /// Counts and logs a capture whose file was not even started.
 fn lost(fanout: &Fanout, reason: String) -> String {
     fanout.control.0.metrics.captures_kept_failed.inc();
-    tracing::warn!(id = fanout.slot.id, reason, "a capture is not kept");
+    tracing::warn!(id = fanout.slot.id, reason, "failed to keep a capture");
     reason
 }
 
@@ -646,7 +648,7 @@ fn selection(selector: &Selector) -> String {
 }
 
 fn not_kept(reason: &str) -> String {
-    format!("the collector does not keep its profile, save it: {reason}")
+    format!("the collector does not keep the profile of this capture, so save it: {reason}")
 }
 
 /// Puts on record what came of it, and which hosts refused.
@@ -704,7 +706,7 @@ async fn send(
             outcome = &mut keeping => break outcome.unwrap_or_default(),
             () = tokio::time::sleep_until(end) => {
                 let seconds = KEEP_PATIENCE.as_secs();
-                break Some(Err(format!("the disk did not take it within {seconds} s")));
+                break Some(Err(format!("the disk did not store it within {seconds} s")));
             }
             () = tokio::time::sleep(QUIET_MAX) => {}
         }
@@ -759,9 +761,12 @@ fn is_over(host: &HostProgress) -> bool {
 fn late(cancelled: bool, patience: Duration) -> String {
     let seconds = patience.as_secs_f64();
     match cancelled {
-        true => format!("it did not answer within {seconds} s after the capture was cancelled"),
+        true => format!(
+            "the host did not answer within {seconds} s after the capture was \
+            cancelled"
+        ),
         false => {
-            format!("it did not answer within {seconds} s after the capture's time (patience)")
+            format!("the host did not answer within {seconds} s after the capture's end (patience)")
         }
     }
 }

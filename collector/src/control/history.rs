@@ -79,8 +79,8 @@ pub fn in_part(mut host: HostProgress) -> HostProgress {
     }
     if !host.message.is_empty() {
         host.message = match host.state() {
-            HostState::Lost => "it did not answer in time, or left",
-            _ => "it did not capture; somebody who may see the host sees why",
+            HostState::Lost => "the host did not answer in time, or disconnected",
+            _ => "the host did not capture; only people who may see the host can see the reason",
         }
         .to_owned();
     }

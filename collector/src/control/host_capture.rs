@@ -32,18 +32,18 @@ pub enum Event {
 #[derive(Debug, thiserror::Error)]
 pub enum HostCaptureError {
     /// The agent, or its connection, has gone.
-    #[error("it left: its connection ended")]
+    #[error("the connection of the host ended")]
     Left,
     /// The agent said so.
     #[error("{0}")]
     Refused(String),
     /// Its chunks are no profile.
-    #[error("what it sent cannot be used: {0}")]
+    #[error("the answer of the host is invalid: {0}")]
     Unusable(IncomingError),
     /// More than one host has.
     #[error(
-        "its profile takes more than {mib} MiB, of `query.memory_mib` the most for one host; capture it for a \
-         shorter time, or by fewer labels"
+        "the profile of the host takes more than {mib} MiB, the share of `query.memory_mib` for \
+         one host; capture for a shorter time, or group by fewer labels"
     )]
     Large {
         /// The bound.
@@ -51,8 +51,8 @@ pub enum HostCaptureError {
     },
     /// No room.
     #[error(
-        "its profile found no room: results have {mib} MiB (`query.memory_mib`) together; capture fewer \
-         hosts, or for a shorter time"
+        "no memory for the profile of the host: all results share {mib} MiB (`query.memory_mib`); \
+         capture fewer hosts, or for a shorter time"
     )]
     Memory {
         /// The bound.
@@ -98,16 +98,16 @@ pub enum IncomingError {
     #[error(transparent)]
     Malformed(#[from] AssembleError),
     /// It ended before it was complete.
-    #[error("it ended before its profile was complete")]
+    #[error("the capture ended before its profile was complete")]
     Incomplete,
     /// It takes more memory than one sender has.
-    #[error("it takes more than {mib} MiB in memory")]
+    #[error("the profile takes more than {mib} MiB of memory")]
     Large {
         /// The bound.
         mib: usize,
     },
     /// There is no memory for it.
-    #[error("no memory is left for it")]
+    #[error("no memory is left for the profile")]
     Memory,
 }
 
@@ -208,7 +208,7 @@ impl HostCapture {
             CaptureState::Cancelled => HostState::Partial,
             CaptureState::Failed | CaptureState::Running | CaptureState::Unspecified => {
                 let error = match info.error.is_empty() {
-                    true => "it failed for a reason it did not say".to_owned(),
+                    true => "the capture failed, and the host gave no reason".to_owned(),
                     false => bounded(&info.error),
                 };
                 self.failed(&HostCaptureError::Refused(error));

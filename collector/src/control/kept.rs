@@ -146,10 +146,10 @@ impl KeptCaptures {
                 Ok((files, last))
             });
             let opened = opened.await;
-            let opened = opened.map_err(|_| Status::internal("captures could not be opened"))?;
+            let opened = opened.map_err(|_| Status::internal("the captures cannot be opened"))?;
             let (files, last) = opened.map_err(|error| {
                 let reason = with_causes(&error);
-                Status::unavailable(format!("captures are not kept here: {reason}"))
+                Status::unavailable(format!("this collector keeps no captures: {reason}"))
             })?;
             first(last);
             self.metrics.captures_damaged.inc_by(files.damaged);
@@ -165,7 +165,7 @@ impl KeptCaptures {
     /// UNAVAILABLE when they are not.
     pub fn files(&self) -> Result<&Files<KeptCapture>, Status> {
         let opened = self.files.get();
-        opened.ok_or_else(|| Status::unavailable("captures are not kept here"))
+        opened.ok_or_else(|| Status::unavailable("this collector keeps no captures"))
     }
 
     /// Notes that a number was given. Blocks.
@@ -181,7 +181,8 @@ impl KeptCaptures {
             Err(error) => tracing::warn!(
                 file = %path.display(),
                 %error,
-                "the number of a capture is not on the disk: after a restart it may be given again"
+                "failed to store the number of a capture: after a restart another capture may get \
+                 the same number"
             ),
         }
     }
@@ -209,7 +210,7 @@ impl KeptCaptures {
                     KeepError::TooLarge { .. } => self.metrics.captures_kept_refused.inc(),
                     KeepError::Write(_) => self.metrics.captures_kept_failed.inc(),
                 };
-                tracing::warn!(id, reason, "a capture is not kept");
+                tracing::warn!(id, reason, "failed to keep a capture");
                 Err(reason)
             }
         }
@@ -242,7 +243,8 @@ impl KeptCaptures {
     pub fn remove(&self, id: u64) -> Result<bool, Status> {
         let files = self.files()?;
         let removed = files.remove(id).map_err(|error| {
-            tracing::warn!(id, %error, "the file of a removed capture stays: it is back after a restart");
+            tracing::warn!(id, %error, "failed to delete the file of a removed capture: the \
+                capture is back after a restart");
             Status::unavailable(format!(
                 "failed to remove the file of capture `{id}`: {error}"
             ))
@@ -269,7 +271,7 @@ impl KeptCaptures {
         self.metrics.captures_over_disk.inc_by(disk + owner);
         self.metrics.captures_over_count.inc_by(count);
         if disk + owner + count > 0 {
-            tracing::info!(disk, count, "captures removed: their room is used up");
+            tracing::info!(disk, count, "removed captures: the disk budget is used up");
         }
         self.measure(files);
     }
@@ -292,7 +294,7 @@ fn fitted(mut kept: KeptCapture) -> KeptCapture {
             host.notices.clear();
         }
         info.notices
-            .push("what hosts noted is left out: it found no room in the file".to_owned());
+            .push("the file has no room for the notices of hosts: they are left out".to_owned());
     }
     kept
 }

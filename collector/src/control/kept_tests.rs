@@ -214,7 +214,7 @@ async fn what_a_thousand_hosts_noted_fits_a_head() {
     let about = kept.files().expect("open").about(1).expect("its head");
     let info = about.info.expect("facts");
     assert_eq!(info.hosts.len(), 1000);
-    assert!(info.notices[0].contains("what hosts noted"));
+    assert!(info.notices[0].contains("the file has no room for the notices of hosts"));
 }
 
 #[test]

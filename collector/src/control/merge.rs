@@ -79,8 +79,8 @@ pub struct Merged {
 pub enum MergeError {
     /// There is no memory for it.
     #[error(
-        "its profile found no room next to the others: results have {mib} MiB (`query.memory_mib`); capture \
-         fewer hosts, or for a shorter time"
+        "no memory to merge the profile of the host: results share {mib} MiB (`query.memory_mib`); \
+         capture fewer hosts, or for a shorter time"
     )]
     Memory {
         /// The bound.
@@ -88,8 +88,8 @@ pub enum MergeError {
     },
     /// Whoever asked could not take it.
     #[error(
-        "its profile found no room next to the others: a result has {mib} MiB at most; capture fewer hosts, or \
-         group by fewer labels"
+        "no room to merge the profile of the host: a result may take {mib} MiB; capture fewer \
+         hosts, or group by fewer labels"
     )]
     Large {
         /// The bound.
@@ -137,7 +137,7 @@ impl Merged {
         if shed > 0 {
             self.times_shed = self.times_shed.saturating_add(shed);
             notices.push(format!(
-                "the times of {shed} of its samples are left out: they found no room in the result"
+                "the result has no room for the times of {shed} samples: they are left out"
             ));
         }
         Ok(())
@@ -278,7 +278,8 @@ fn set_clock_right(arrived: &mut Arrived, span: Span, notices: &mut Vec<String>)
         let seconds = ahead.unsigned_abs() as f64 / 1e9;
         let side = if ahead > 0 { "ahead of" } else { "behind" };
         notices.push(format!(
-            "its clock is {seconds:.1} s {side} the collector's: its times were moved by as much"
+            "the clock of the host is {seconds:.1} s {side} the collector's: its sample times were \
+             corrected"
         ));
         ahead
     } else {
@@ -329,7 +330,11 @@ fn set_right(
         }
     }
     if wrong {
-        notices.push("its clock is wrong: the times of its samples are left out".to_owned());
+        notices.push(
+            "the clock of the host is wrong: the times of its samples are left \
+            out"
+            .to_owned(),
+        );
     }
 }
 

@@ -119,7 +119,7 @@ impl Control {
                 _ = tick.tick() => {}
             }
             if let Err(status) = self.open_kept().await {
-                tracing::warn!(reason = status.message(), "captures are not kept");
+                tracing::warn!(reason = status.message(), "the collector keeps no captures");
                 continue;
             }
             let kept = self.0.kept.clone();

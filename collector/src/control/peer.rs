@@ -50,17 +50,17 @@ pub struct PeerCollector {
 enum PeerError {
     #[error("failed to use the address")]
     Address,
-    #[error("it cannot be reached")]
+    #[error("the other collector cannot be reached")]
     Unreachable,
     #[error("{}", .0.message())]
     Status(Status),
-    #[error("it went away")]
+    #[error("the other collector closed the connection")]
     Ended,
-    #[error("it has said nothing for {} s", SILENCE_MAX.as_secs())]
+    #[error("the other collector has been silent for {} s", SILENCE_MAX.as_secs())]
     Silent,
-    #[error("what it sent cannot be used: {0}")]
+    #[error("the answer of the other collector is invalid: {0}")]
     Unusable(IncomingError),
-    #[error("its profile found no room: results have {0} MiB (`query.memory_mib`) together")]
+    #[error("no memory for the profile: all results share {0} MiB (`query.memory_mib`)")]
     Memory(usize),
 }
 
@@ -224,7 +224,7 @@ impl PeerCollector {
             let Some(told) = told.remove(&host.host_id) else {
                 host.state = HostState::Lost.into();
                 host.message = format!(
-                    "it is not connected to collector {} any more",
+                    "the host is no longer connected to collector {}",
                     self.collector
                 );
                 continue;

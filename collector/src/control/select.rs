@@ -111,7 +111,7 @@ pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Chec
     if let Some(scope) = &caller.scope {
         within(scope, request, &capture)?;
         let all = scope.and(&selector);
-        let all = all.map_err(|e| invalid(format!("{e}, those of your login's scope included")));
+        let all = all.map_err(|e| invalid(format!("{e}, including those of your login's scope")));
         selector = all?;
     }
     match caller.sees_parts_of_hosts() && capture.event == profile::OFF_CPU {
@@ -122,14 +122,14 @@ pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Chec
     query::check_count("labels to group by", capture.group_by.len()).map_err(invalid)?;
     if capture.duration_ns == 0 || capture.duration_ns > DURATION_NS_MAX {
         return Err(invalid(format!(
-            "failed to take the duration: it is {} s, not more than nothing and at most {} s",
+            "failed to use a duration of {} s: it must be more than 0 and at most {} s",
             capture.duration_ns as f64 / 1e9,
             DURATION_NS_MAX / 1_000_000_000
         )));
     }
     if capture.before_ns > BEFORE_NS_MAX {
         return Err(invalid(format!(
-            "failed to take the time before: at most {} s are allowed",
+            "failed to use the time before: at most {} s are allowed",
             BEFORE_NS_MAX / 1_000_000_000
         )));
     }
@@ -139,13 +139,13 @@ pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Chec
     };
     if patience > PATIENCE_MAX {
         return Err(invalid(format!(
-            "failed to take the patience: at most {} s are allowed",
+            "failed to use the patience: at most {} s are allowed",
             PATIENCE_MAX.as_secs()
         )));
     }
     if request.host_ids.len() > HOSTS_MAX {
         return Err(invalid(format!(
-            "failed to take {} ids of hosts: at most {HOSTS_MAX} are allowed",
+            "failed to use {} host ids: at most {HOSTS_MAX} are allowed",
             request.host_ids.len()
         )));
     }
@@ -172,7 +172,7 @@ fn within(
 ) -> Result<(), Status> {
     if !request.host_ids.is_empty() {
         return Err(Status::permission_denied(
-            "failed to take ids of hosts: they are for collectors; select hosts by their labels",
+            "failed to use host ids: only collectors may use them; select hosts by their labels",
         ));
     }
     // A probe slows down whatever passes it, and a filter is the kernel's, which reads anybody's
@@ -180,8 +180,9 @@ fn within(
     let of_host = capture.event.contains(':') || !capture.filter.is_empty();
     if of_host && !scope.is_of_hosts() {
         return Err(Status::permission_denied(format!(
-            "failed to capture `{}`: probes, tracepoints and their filters work on a host as a whole, \
-             and your login is for `{}` alone\ncapture stacks, or ask somebody who may see the host",
+            "failed to capture `{}`: probes, tracepoints and their filters work on the complete \
+             host, and your login is only for `{}`\ncapture stacks, or ask somebody who may see \
+             the host",
             capture.event, scope.text
         )));
     }
@@ -220,7 +221,8 @@ pub async fn plan(
             .await?;
         if more {
             plan.notices.push(format!(
-                "more than {NAMES_MAX} hosts match: only these were looked at; narrow the selector"
+                "more than {NAMES_MAX} hosts match: the others were not considered; narrow the \
+                 selector"
             ));
         }
         let names: HashSet<String> = names.into_iter().collect();
@@ -240,8 +242,8 @@ pub async fn plan(
             Ok((all, more)) => {
                 if more {
                     plan.notices.push(format!(
-                        "more than {ELSEWHERE_MAX} hosts are connected to the collectors of this store: only \
-                         these were looked at"
+                        "more than {ELSEWHERE_MAX} hosts are connected to the collectors of this \
+                         store: the others were not considered"
                     ));
                 }
                 for host in all {
@@ -265,8 +267,8 @@ pub async fn plan(
     }
     if plan.beyond > 0 {
         plan.notices.push(format!(
-            "{} hosts with samples of your login's scope are not asked: they do not have its labels \
-             now, so that what is captured there cannot be held to it",
+            "{} hosts with samples of your login's scope are skipped: they do not have its labels \
+             now, so the capture cannot be limited to the scope",
             plan.beyond
         ));
     }
@@ -368,7 +370,7 @@ impl Plan {
             false => "",
         };
         Status::not_found(format!(
-            "{} hosts match and none of them is connected ({}{dots}): their agents are of an older version, or \
+            "{} hosts match, but none is connected ({}{dots}): their agents are older versions, or \
              cannot reach this collector",
             self.absent,
             self.absent_named.join(", ")

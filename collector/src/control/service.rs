@@ -35,7 +35,7 @@ impl ControlService for Control {
         let Ok(place) = self.0.places.clone().try_acquire_owned() else {
             let streams = self.0.options.streams;
             return Err(Status::unavailable(format!(
-                "{streams} agents are connected, which is the limit (`ingest.streams_max`)"
+                "{streams} agents are already connected, which is the limit (`ingest.streams_max`)"
             )));
         };
         let who = (peer(&request), identity::member(&request));
@@ -92,7 +92,7 @@ impl CaptureService for Control {
         let slot = inner.fanouts.start(info, owner);
         let Some(slot) = slot else {
             return Err(busy(format!(
-                "{FANOUTS_MAX} captures over the fleet run already, which is the limit"
+                "{FANOUTS_MAX} fleet captures run already, which is the limit"
             )));
         };
         if matches!(keeps, Ok(true)) {
@@ -136,7 +136,7 @@ impl CaptureService for Control {
             event = ?checked.capture.event,
             seconds = checked.capture.duration_ns as f64 / 1e9,
             hosts = plan.chosen.len(),
-            "capture over the fleet starts"
+            "fleet capture started"
         );
         let (client, responses) = mpsc::channel(fanout::OUTBOX);
         let fanout = Fanout {
@@ -165,11 +165,11 @@ impl CaptureService for Control {
         self.0.audit.record(event.clone().ended(BEGUN)).await?;
         if !self.0.fanouts.cancel(id, &peer, &caller) {
             return Err(Status::not_found(format!(
-                "no capture over the fleet with ID {id} is running"
+                "no fleet capture with id {id} is running"
             )));
         }
         self.0.audit.note(event);
-        tracing::info!(id, peer, "capture over the fleet is cancelled");
+        tracing::info!(id, peer, "fleet capture cancelled");
         Ok(Response::new(CancelFleetCaptureResponse {}))
     }
 
@@ -202,7 +202,7 @@ impl CaptureService for Control {
         self.0.audit.record(event.clone().ended(BEGUN)).await?;
         self.remove(id, &caller).await?;
         self.0.audit.note(event);
-        tracing::info!(id, by = caller.name, "kept capture is removed");
+        tracing::info!(id, by = caller.name, "kept capture removed");
         Ok(Response::new(DeleteFleetCaptureResponse {}))
     }
 }

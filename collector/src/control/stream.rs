@@ -94,13 +94,13 @@ fn open(
 ) -> Result<StreamGuard, End> {
     if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
         return Err(fault(format!(
-            "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
+            "a host id must have 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
             hello.host_id.len()
         )));
     }
     let Ok(boot_id) = <[u8; 16]>::try_from(hello.boot_id.as_slice()) else {
         let bytes = hello.boot_id.len();
-        return Err(fault(format!("a boot id has 16 bytes, not {bytes}")));
+        return Err(fault(format!("a boot id must have 16 bytes, not {bytes}")));
     };
     let mut key = HostKey {
         host_id: hello.host_id,
@@ -142,7 +142,7 @@ async fn serve_open(
             () = out.closed() => return Err(End::Gone),
             _ = pings.tick() => {
                 if heard.elapsed() >= ping * PINGS_MISSED_MAX {
-                    let text = format!("nothing was heard for {} s", heard.elapsed().as_secs());
+                    let text = format!("the agent has been silent for {} s", heard.elapsed().as_secs());
                     return Err(End::Cut(Status::deadline_exceeded(text)));
                 }
                 agent.ping(&control.0.clock);
@@ -166,7 +166,7 @@ async fn serve_open(
                         agent.pong(pong, &control.0.clock);
                     }
                     Some(control_request::Body::Hello(_)) => return Err(fault("a second Hello")),
-                    None => return Err(fault("it has no body this version knows")),
+                    None => return Err(fault("this version does not know its body")),
                 }
             }
         }
@@ -177,7 +177,7 @@ async fn serve_open(
 async fn take(control: &Control, agent: &Arc<ConnectedAgent>, report: Report) -> Result<(), End> {
     let Some(what) = report.what else {
         return Err(fault(format!(
-            "the report of command {} says nothing this version knows",
+            "this version does not know the content of the report of command {}",
             report.number
         )));
     };
@@ -195,7 +195,7 @@ async fn take(control: &Control, agent: &Arc<ConnectedAgent>, report: Report) ->
         }
         Addressee::Never => {
             return Err(fault(format!(
-                "a report of command {}, which was never sent",
+                "the agent reports command {}, which was never sent",
                 report.number
             )));
         }
@@ -214,7 +214,7 @@ async fn take(control: &Control, agent: &Arc<ConnectedAgent>, report: Report) ->
             Ok(())
         }
         Err(SendTimeoutError::Timeout(_)) => Err(End::Cut(Status::unavailable(format!(
-            "a report was not taken within {} s",
+            "a report was not processed within {} s",
             stuck.as_secs()
         )))),
     }
@@ -240,7 +240,7 @@ fn ended(control: &Control, agent: &ConnectedAgent) -> End {
         Some(now) if !std::ptr::eq(&*now, agent) => {
             Status::aborted("another stream of this host has started")
         }
-        _ => Status::unavailable("it does not read its commands"),
+        _ => Status::unavailable("the agent does not read its commands"),
     })
 }
 
@@ -265,6 +265,6 @@ fn shutting_down() -> End {
 }
 
 fn fault(what: impl std::fmt::Display) -> End {
-    let text = format!("failed to take the message: {what}");
+    let text = format!("failed to use the message: {what}");
     End::Cut(Status::invalid_argument(text))
 }

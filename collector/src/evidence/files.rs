@@ -94,7 +94,8 @@ pub enum OpenError {
         source: io::Error,
     },
     /// Another collector has it.
-    #[error("failed to lock directory of {what}s `{}`: another collector uses it", path.display())]
+    #[error("failed to lock directory of {what}s `{}`: another collector uses it\nstop that \
+        collector, or set another data_dir", path.display())]
     Locked {
         /// What the files hold, as messages call it.
         what: &'static str,
@@ -107,7 +108,7 @@ pub enum OpenError {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// There is none, or not this part of it.
-    #[error("there is no {what} `{id}`, or it has no such profile")]
+    #[error("failed to find {what} `{id}`: it does not exist, or has no such profile")]
     Unknown {
         /// What the files hold, as messages call it.
         what: &'static str,
@@ -135,7 +136,7 @@ pub enum ReadError {
         source: AssembleError,
     },
     /// It does not fit.
-    #[error("{what} `{id}` takes more than {mib} MiB (`query.memory_mib`)")]
+    #[error("failed to read {what} `{id}`: it takes more than {mib} MiB\nraise `query.memory_mib`")]
     Memory {
         /// What the files hold, as messages call it.
         what: &'static str,
@@ -145,7 +146,7 @@ pub enum ReadError {
         mib: usize,
     },
     /// Nobody waits for it any more.
-    #[error("the query was given up")]
+    #[error("the query was cancelled")]
     Cancelled,
 }
 
@@ -153,10 +154,10 @@ pub enum ReadError {
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// The disk did not take it.
-    #[error("failed to write it")]
+    #[error("failed to write the file")]
     Write(#[from] io::Error),
     /// More than one owner may have.
-    #[error("it takes at least {bytes} bytes, and {most} are the most (`{key}`)")]
+    #[error("the file takes at least {bytes} bytes, more than the limit of {most} (`{key}`)")]
     TooLarge {
         /// What came of it.
         bytes: u64,
@@ -403,7 +404,7 @@ impl<F: Facts> Files<F> {
         let facts = about.encode_to_vec();
         if facts.len() > F::HEAD_BYTES_MAX {
             return Err(io::Error::other(format!(
-                "what is to be said of the {} takes {} bytes, more than {}",
+                "the description of the {} takes {} bytes, more than the limit of {}",
                 F::WHAT,
                 facts.len(),
                 F::HEAD_BYTES_MAX
@@ -476,7 +477,7 @@ impl<F: Facts> Files<F> {
             let [packed_len, raw, of, sum] = words(&head);
             left = left
                 .checked_sub(MESSAGE_HEAD as u64 + u64::from(packed_len))
-                .ok_or_else(|| broken("a message is longer than the file"))?;
+                .ok_or_else(|| broken("a message exceeds the file"))?;
             if of != part as u32 {
                 file.seek_relative(packed_len.into()).map_err(read)?;
                 continue;
@@ -652,7 +653,7 @@ fn read_kept<F: Facts>(path: &Path, id: u64) -> io::Result<Kept<F>> {
     let parts = sizes[0].checked_add(sizes[1]);
     let expected = parts.and_then(|parts| parts.checked_add((HEAD + facts) as u64));
     if expected != Some(len) {
-        return Err(damaged("its length is not what it says"));
+        return Err(damaged("it has another length than it declares"));
     }
     let about = about.listed(id, sizes, len);
     Ok(Kept { about, bytes: len })

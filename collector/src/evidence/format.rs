@@ -43,7 +43,7 @@ pub(super) fn read_head<F: Facts>(file: &mut impl Read) -> io::Result<(F, [u64; 
     file.read_exact(&mut head).map_err(short)?;
     let [_, _, a, b, c, d, len, sum] = words::<8>(&head);
     if &head[..8] != F::MAGIC || len as usize > F::HEAD_BYTES_MAX {
-        return Err(damaged("it is none of this kind and version"));
+        return Err(damaged("it has another kind or version"));
     }
     let mut facts = vec![0; len as usize];
     file.read_exact(&mut facts).map_err(short)?;

@@ -123,7 +123,7 @@ struct Places {
 
 fn refuse(metrics: &Metrics, address: SocketAddr, why: &str) {
     metrics.connections_refused.inc();
-    tracing::debug!(%address, why, "a connection of another host is refused");
+    tracing::debug!(%address, why, "connection of another host refused");
 }
 
 async fn shake(
@@ -234,7 +234,8 @@ async fn admit(
     let own = fleet.clone();
     let admitting = tokio::task::spawn_blocking(move || own.registry.admit(&named, own.now()));
     let admitted = admitting.await;
-    let admitted = admitted.map_err(|_| Refused::Invalid("taking it in failed".to_owned()))??;
+    let admitted =
+        admitted.map_err(|_| Refused::Invalid("failed to add the host".to_owned()))??;
     if let Some(member) = &admitted {
         let address = tcp.remote_addr().map(|address| address.to_string());
         let event = Event::by(&member.name, address.unwrap_or_default(), "join");
@@ -242,7 +243,7 @@ async fn admit(
         tracing::info!(
             host = member.name,
             host_id = member.host_id,
-            "a host comes with a certificate of another authority"
+            "a host connected with a certificate from another authority"
         );
     }
     Ok(admitted)
@@ -254,7 +255,8 @@ fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str) {
         tracing::warn!(
             address = ?tcp.remote_addr(),
             why,
-            "a host with a good certificate is not let in; those of the next minute are counted alone"
+            "refused a host with a valid certificate; further refusals in the next minute are only \
+             counted"
         );
     }
 }
@@ -298,13 +300,13 @@ impl TlsConn {
             && ended.as_mut().poll(cx).is_ready()
         {
             self.ended = None;
-            let why = "the host is no member of the fleet any more";
+            let why = "the host is no longer a member of the fleet";
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
         // A person's may stay as long as there are calls.
         let is_person = self.standing.is_person.load(Ordering::Relaxed);
         if !is_person && self.expires.as_mut().poll(cx).is_ready() {
-            let why = "the certificate has ended";
+            let why = "the certificate has expired";
             return Poll::Ready(io::Error::new(io::ErrorKind::ConnectionAborted, why));
         }
         ready!(self.idle.poll(cx));
@@ -355,7 +357,7 @@ impl MemberPeer {
         }
         let Ok(place) = standing.people.clone().try_acquire_owned() else {
             return Err(Status::unavailable(format!(
-                "people have {PEOPLE} connections, which is the limit"
+                "people already have {PEOPLE} connections, which is the limit"
             )));
         };
         *held = Some(place);

@@ -111,7 +111,7 @@ impl Authority {
                     why,
                 };
                 let key = String::from_utf8(key)
-                    .map_err(|_| damaged(format!("{KEY_FILE} is no text")))?;
+                    .map_err(|_| damaged(format!("{KEY_FILE} is not text")))?;
                 let key = KeyPair::from_pem(&key)
                     .map_err(|error| damaged(format!("{KEY_FILE}: {error}")))?;
                 let certificate = CertificateDer::from_pem_slice(&certificate)
@@ -143,7 +143,7 @@ impl Authority {
             }
             (None, Some(_)) => Err(IdentityError::Authority {
                 dir: dir.to_owned(),
-                why: format!("{CERTIFICATE_FILE} is there and {KEY_FILE} is not"),
+                why: format!("{CERTIFICATE_FILE} exists, but {KEY_FILE} is missing"),
             }),
         }
     }
@@ -152,12 +152,12 @@ impl Authority {
         let (_, parsed) = X509Certificate::from_der(&certificate)
             .map_err(|error| format!("{CERTIFICATE_FILE}: {error}"))?;
         if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&key) {
-            return Err(format!(
-                "{CERTIFICATE_FILE} is of another key than {KEY_FILE}"
-            ));
+            return Err(format!("{CERTIFICATE_FILE} does not match {KEY_FILE}"));
         }
         if !parsed.is_ca() {
-            return Err(format!("{CERTIFICATE_FILE} is not of an authority"));
+            return Err(format!(
+                "{CERTIFICATE_FILE} is not the certificate of an authority"
+            ));
         }
         let key_hash = hash_of(parsed.public_key().raw);
         let issuer = Issuer::from_ca_cert_der(&certificate, key)
@@ -429,7 +429,8 @@ fn read_private(path: &Path) -> io::Result<Vec<u8>> {
     let meta = file.metadata()?;
     let own = rustix::process::geteuid().as_raw();
     if meta.uid() != own || meta.mode() & 0o077 != 0 {
-        let why = "others may read or write it: it must belong to the collector's user, mode 0600";
+        let why = "other users may read or write it: it must belong to the collector's user, with \
+            mode 0600";
         return Err(io::Error::other(why));
     }
     if meta.len() > FILE_BYTES_MAX {

@@ -102,7 +102,7 @@ fn place(
 ) -> Result<OwnedSemaphorePermit, Status> {
     calls.clone().try_acquire_owned().map_err(|_| {
         metrics.calls_limited.inc();
-        let text = format!("`{whose}` has too many calls under way");
+        let text = format!("`{whose}` has too many running calls");
         let mut status = Status::resource_exhausted(text);
         status
             .metadata_mut()
@@ -121,7 +121,7 @@ struct Held {
 }
 
 fn over() -> Status {
-    Status::unauthenticated("the token has ended, or was taken back")
+    Status::unauthenticated("the token has expired, or was removed")
 }
 
 impl<S> Layer<S> for Gatekeeper {

@@ -65,10 +65,13 @@ pub enum IdentityError {
         why: String,
     },
     /// What the configuration calls hosts of other authorities is ours.
-    #[error("`identity.outside.hosts` names the trust domain of this fleet's own authority")]
+    #[error(
+        "failed to use `identity.outside.hosts`: it is the trust domain of this fleet's own \
+        authority"
+    )]
     OwnDomain,
     /// The database failed.
-    #[error("failed to use the registry of members")]
+    #[error("failed to use the member registry")]
     Registry(#[source] rusqlite::Error),
     /// A certificate cannot be signed.
     #[error("failed to sign a certificate")]
@@ -80,10 +83,10 @@ pub enum IdentityError {
     #[error("failed to set up TLS")]
     Tls(#[source] rustls::Error),
     /// Certificates of clients cannot be checked.
-    #[error("failed to set up the check of certificates")]
+    #[error("failed to set up certificate checks")]
     Clients(#[source] rustls::server::VerifierBuilderError),
     /// A key that was just made cannot be used.
-    #[error("failed to use a key of our own")]
+    #[error("failed to use the collector's own key")]
     Key,
     /// The clock is out of all reason.
     #[error("failed to sign a certificate: the clock is out of range")]
@@ -92,7 +95,7 @@ pub enum IdentityError {
     #[error("failed to get random numbers")]
     Random,
     /// Files of another authority do not answer.
-    #[error("failed to read the files of `identity.outside` in time")]
+    #[error("failed to read the files of `identity.outside`: they took too long")]
     Late,
 }
 
@@ -210,11 +213,11 @@ impl Fleet {
         let (certificate, between) = chain.split_first().ok_or("there is no certificate")?;
         if self.authority.has_signed(certificate, between) {
             let claim = self.authority.claim(certificate);
-            let claim = claim.ok_or("the certificate is of no host")?;
+            let claim = claim.ok_or("the certificate does not belong to a host")?;
             return Ok(Claimed::Own(claim));
         }
         let outside = self.outside.as_ref();
-        let outside = outside.ok_or("the certificate is of no host")?;
+        let outside = outside.ok_or("the certificate does not belong to a host")?;
         let named = outside::of(outside.names(), certificate)?;
         let ends = ends_unix_s(certificate).ok_or("the certificate cannot be read")?;
         Ok(Claimed::Outside(named, ends))
@@ -254,10 +257,10 @@ pub fn bind(
         tracing::warn!(
             member = member.name,
             claimed = ?host_id,
-            "a host claims the id of another"
+            "a host claims the id of another host"
         );
         return Err(Status::permission_denied(format!(
-            "the certificate is of the host `{}`, which is not the id in the Hello",
+            "the certificate belongs to host `{}`, but the Hello has another id",
             member.host_id
         )));
     }

@@ -59,7 +59,7 @@ pub fn of(names: &HostNames, certificate: &CertificateDer<'_>) -> Result<Named, 
     let (_, parsed) = X509Certificate::from_der(certificate)
         .map_err(|_| "the certificate cannot be read".to_owned())?;
     let found = parsed.subject_alternative_name();
-    let found = found.map_err(|_| "its names cannot be read".to_owned())?;
+    let found = found.map_err(|_| "the names of the certificate cannot be read".to_owned())?;
     let found = found.map_or(&[][..], |names| &names.value.general_names);
     let uris = found.iter().filter_map(|name| match name {
         GeneralName::URI(uri) => Some(*uri),
@@ -77,14 +77,16 @@ pub fn of(names: &HostNames, certificate: &CertificateDer<'_>) -> Result<Named, 
 
 fn spiffe<'a>(prefix: &str, mut uris: impl Iterator<Item = &'a str>) -> Result<Named, String> {
     let (Some(uri), None) = (uris.next(), uris.next()) else {
-        return Err("the certificate has not one URI as its name, which a SPIFFE ID is".to_owned());
+        return Err(
+            "the certificate must have exactly one URI as its name: a SPIFFE ID".to_owned(),
+        );
     };
     let shown = uri.escape_debug();
     let parts = uri
         .strip_prefix(SPIFFE)
         .and_then(|rest| rest.split_once('/'));
     if !parts.is_some_and(|(domain, path)| is_domain(domain) && is_path(path)) {
-        return Err(format!("`{shown}` is no SPIFFE ID of a host"));
+        return Err(format!("`{shown}` is not the SPIFFE ID of a host"));
     }
     let name = uri.strip_prefix(prefix).filter(|name| !name.is_empty());
     let name = name.ok_or_else(|| format!("`{shown}` does not start with `{prefix}`"))?;
@@ -108,7 +110,7 @@ fn by_name<'a>(suffix: &str, names: impl Iterator<Item = &'a str>) -> Result<Nam
             Err(format!("no name of the certificate ends with `{suffix}`"))
         }
         Err(_) => Err(format!(
-            "several names of the certificate end with `{suffix}`, and a host has one"
+            "several names of the certificate end with `{suffix}`, but a host has only one"
         )),
     }
 }
@@ -181,7 +183,7 @@ impl Outside {
     pub fn trusted(&self) -> Result<Arc<Trusted>, IdentityError> {
         let kept = |error| {
             tracing::error!(
-                "the authorities of hosts stay as they were: {}",
+                "failed to reload the authorities of hosts, so the old ones stay: {}",
                 with_causes(&error)
             );
         };

@@ -91,13 +91,13 @@ CREATE TABLE IF NOT EXISTS invitations (
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// No invitation, none of ours, or a wrong secret: which of these is nobody's business.
-    #[error("this host is no member here, and the invitation is none that this collector made")]
+    #[error("the host is not a member, and the invitation is not from this collector")]
     Unknown,
     /// The invitation was good once.
-    #[error("the invitation has expired; make another with `agent-ctl hosts invite`")]
+    #[error("the invitation has expired; make a new one with `agent-ctl hosts invite`")]
     Expired,
     /// It has let in as many as it may.
-    #[error("the invitation is used up; make another with `agent-ctl hosts invite`")]
+    #[error("the invitation is used up; make a new one with `agent-ctl hosts invite`")]
     UsedUp,
     /// Another host has what this one claims.
     #[error("{0}")]
@@ -283,24 +283,24 @@ impl Registry {
         check_labels(&invitation.labels)?;
         let hosts_max = invitation.hosts_max.max(1);
         if hosts_max > HOSTS_MAX {
-            let text = format!("an invitation lets in {HOSTS_MAX} hosts at most");
+            let text = format!("an invitation may be for at most {HOSTS_MAX} hosts");
             return Err(Refused::Invalid(text));
         }
         if invitation.replaces && invitation.name.is_empty() {
-            let text = "an invitation that replaces a host says which one, by its name";
+            let text = "an invitation that replaces a host needs the name of the host";
             return Err(Refused::Invalid(text.to_owned()));
         }
         if !invitation.name.is_empty() {
             check_name(&invitation.name)?;
             if hosts_max > 1 {
-                let text = "an invitation for several hosts cannot give all of them one name";
+                let text = "an invitation for several hosts cannot have a host name";
                 return Err(Refused::Invalid(text.to_owned()));
             }
         }
         let lifetime = match i64::from(invitation.lifetime_s) {
             0 => LIFETIME_S,
             given if given > LIFETIME_S_MAX => {
-                let text = "an invitation is good for a year at most";
+                let text = "an invitation may be valid for at most a year";
                 return Err(Refused::Invalid(text.to_owned()));
             }
             given => given,
@@ -406,12 +406,11 @@ impl Registry {
         let plain = id.chars().all(|c| !profile::text::is_hostile(c));
         let most = crate::store::HOST_ID_BYTES_MAX;
         if id.is_empty() || id.len() > most || !plain {
-            let text = format!("a host id has 1 to {most} printable bytes");
+            let text = format!("a host id must have 1 to {most} printable bytes");
             return Err(Refused::Invalid(text));
         }
         if outside::is_given(id) {
-            let text =
-                format!("`{id}` is an id that only a certificate of another authority gives");
+            let text = format!("`{id}` is reserved for certificates of another authority");
             return Err(Refused::Invalid(text));
         }
         if let Some(known) = self.member(applicant.host_id, &applicant.key) {
@@ -518,7 +517,7 @@ impl Registry {
         {
             let members = lock(&self.members);
             if members.len() >= MEMBERS_MAX {
-                let text = format!("the fleet has {MEMBERS_MAX} hosts, which is the limit");
+                let text = format!("the fleet already has {MEMBERS_MAX} hosts, which is the limit");
                 return Err(Refused::Taken(text));
             }
             let other = members
@@ -587,8 +586,8 @@ impl Registry {
                 }
             } else if member.key == applicant.key {
                 return Err(Refused::Taken(format!(
-                    "the key of this host is that of `{}`: its state was copied; remove the \
-                     directory `identity` here and join again",
+                    "this host has the same key as `{}`: its state was copied; remove the \
+                     directory `identity` on this host and join again",
                     member.name
                 )));
             } else if member.name == name {
@@ -693,7 +692,7 @@ fn hashed(credential: &Credential) -> [u8; 32] {
 fn check_name(name: &str) -> Result<(), Refused> {
     let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
     if name.is_empty() || name.len() > NAME_BYTES_MAX || hostile {
-        let text = format!("a name of a host has 1 to {NAME_BYTES_MAX} printable bytes");
+        let text = format!("a host name must have 1 to {NAME_BYTES_MAX} printable bytes");
         return Err(Refused::Invalid(text));
     }
     Ok(())
@@ -716,11 +715,11 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
     // A scope or a selector by these is about what runs on a host, and would take all of it.
     if let Some(name) = labels.keys().find(|name| !is_host_label(name)) {
         return Err(Refused::Invalid(format!(
-            "the label `{name}` says what runs on a host, so no host as a whole can have it"
+            "the label `{name}` describes what runs on a host, so a host cannot have it"
         )));
     }
     if labels.contains_key(profile::key::HOST) {
-        let text = "the label `host` is the name of the host: give it with --name";
+        let text = "the label `host` is the name of the host; set it with --name";
         return Err(Refused::Invalid(text.to_owned()));
     }
     Ok(())

@@ -103,7 +103,7 @@ impl Enrollment {
                 host = member.name,
                 host_id = member.host_id,
                 key = hex(&member.key),
-                "a host joins the fleet"
+                "host joined the fleet"
             );
         }
         Ok(EnrollResponse {
@@ -128,7 +128,7 @@ impl Enrollment {
             tracing::warn!(
                 address = ?sum.address,
                 count = sum.count,
-                "more hosts are not let into the fleet"
+                "refused to let more hosts join the fleet"
             );
         }
         tracing::warn!(
@@ -136,7 +136,7 @@ impl Enrollment {
             host_id = said(&asked.host_id),
             hostname = said(&asked.hostname),
             why = %refused,
-            "a host is not let into the fleet"
+            "refused to let a host join the fleet"
         );
     }
 }
@@ -152,7 +152,7 @@ impl EnrollmentService for Enrollment {
         let enrollment = self.clone();
         // They wait for each other, and no query waits for them.
         let Ok(_turn) = self.turns.acquire().await else {
-            return Err(Status::unavailable("the collector stops"));
+            return Err(Status::unavailable("the collector is shutting down"));
         };
         let enrolling = move || enrollment.enroll_now(&asked, peer);
         match tokio::task::spawn_blocking(enrolling).await {
@@ -182,7 +182,7 @@ fn status(refused: &Refused) -> Status {
 /// What went wrong is for the log of the collector, not for whoever asks.
 fn internal(error: &IdentityError) -> Status {
     tracing::error!("{}", with_causes(error));
-    Status::internal("the collector failed to keep or to sign this; its log says why")
+    Status::internal("the collector failed to store or sign this; see its log")
 }
 
 fn hex(key: &KeyHash) -> String {
@@ -279,7 +279,7 @@ impl FleetService for FleetAdmin {
             invitation = data_encoding::HEXLOWER.encode(&credential.id),
             name = invitation.name,
             hosts = invitation.hosts_max.max(1),
-            "an invitation into the fleet is made"
+            "invitation created"
         );
         Ok(Response::new(InviteResponse {
             credential: credential.reveal(),
@@ -315,17 +315,13 @@ impl FleetService for FleetAdmin {
         let removing = move |fleet: &Fleet| {
             let removed = fleet.registry.remove(&host, fleet.now());
             removed.map_err(|error| internal(&error))?.ok_or_else(|| {
-                let text = format!("no host of the fleet has the name or the id `{host}`");
+                let text = format!("no host of the fleet has the name or id `{host}`");
                 Status::not_found(text)
             })
         };
         let member = self.revoke(&event, removing).await?;
         self.audit.note(event.ended(DONE));
-        tracing::info!(
-            ?peer,
-            host = member.name,
-            "a host is removed from the fleet"
-        );
+        tracing::info!(?peer, host = member.name, "host removed from the fleet");
         Ok(Response::new(RemoveMemberResponse {
             member: Some(wire(&member)),
         }))
@@ -350,7 +346,7 @@ impl FleetService for FleetAdmin {
         &self,
         request: Request<RevokeInvitationRequest>,
     ) -> Result<Response<RevokeInvitationResponse>, Status> {
-        Caller::of(request.extensions())?.sees_all("take an invitation back")?;
+        Caller::of(request.extensions())?.sees_all("revoke an invitation")?;
         let event = event(&request, "invitation-revoke")?;
         let id = request.into_inner().id;
         let event = event.with("invitation", id.as_str());
@@ -362,7 +358,7 @@ impl FleetService for FleetAdmin {
                 None => Ok(None),
             };
             revoked.map_err(|error| internal(&error))?.ok_or_else(|| {
-                let text = format!("no invitation that is good has the id `{id}`");
+                let text = format!("no valid invitation has the id `{id}`");
                 Status::not_found(text)
             })
         };

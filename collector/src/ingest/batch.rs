@@ -29,7 +29,7 @@ pub struct Answered {
 
 /// The store broke down in the middle of a call: what it holds in memory is not to be trusted.
 #[derive(Debug, thiserror::Error)]
-#[error("the store ended in the middle of a call")]
+#[error("the store panicked during a call")]
 pub struct StorePanicked;
 
 /// A batch for the store's thread, and where it says what failed.
@@ -187,7 +187,7 @@ fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) ->
         job.pending.window = window;
     }
     if result.as_ref().is_ok_and(|taken| taken.len() != rest.len()) {
-        let message = "the answer has another length than the question".to_owned();
+        let message = "the answer has another length than the request".to_owned();
         let operation = "store windows";
         result = Err(StoreError::Engine { operation, message });
         failure = result.as_ref().err().map(ToString::to_string);
@@ -273,13 +273,13 @@ impl Issue {
             Some(text) => {
                 self.times += 1;
                 if self.current.as_ref() != Some(&text) {
-                    tracing::warn!("windows are not taken for now: {text}");
+                    tracing::warn!("the store rejects windows for now: {text}");
                     self.current = Some(text);
                 }
             }
             None if self.current.take().is_some() => {
                 let times = std::mem::take(&mut self.times);
-                tracing::info!(times, "windows are taken again");
+                tracing::info!(times, "the store accepts windows again");
             }
             None => {}
         }

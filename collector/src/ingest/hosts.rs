@@ -110,12 +110,12 @@ impl TwinKind {
     fn sentence(self) -> &'static str {
         match self {
             TwinKind::Boots => {
-                "the host id is used by two boots at once: two machines share it (a cloned \
-                 machine-id?), and are shown as one; give one of them another"
+                "two boots use the same host id at once: two machines share the id (a cloned \
+                 machine-id?) and appear as one; give one of them another id"
             }
             TwinKind::Agents => {
-                "two agents push as this host in turns: one of them is one too many, and windows \
-                 of one may be taken for repeats of the other's"
+                "two agents push in turns with the id of this host: stop one of them, because \
+                 windows of one may be mistaken for repeats of the other"
             }
         }
     }
@@ -474,7 +474,7 @@ impl Survey {
                 false => tracing::warn!(
                     host,
                     host_id,
-                    "the host, which sent no usable samples, is no longer heard of"
+                    "a host that sent no usable samples has disappeared"
                 ),
             }
         }
@@ -578,8 +578,8 @@ impl View {
         verdict.add(twins.map(|sentence| judge::warning("twins", sentence.to_owned())));
         verdict.add((namesakes > 1).then(|| {
             let message = format!(
-                "{namesakes} hosts with different ids have this name: the label `host` does not \
-                 tell them apart"
+                "{namesakes} hosts with different ids have this name: the label `host` cannot \
+                 distinguish them"
             );
             judge::warning("namesakes", message)
         }));

@@ -1,7 +1,7 @@
 //! What is wrong with a host: what its agent says of itself, and what is seen from here. Pure: no
 //! clock, no store.
 //!
-//! A host is blind when no usable samples come from it while its agent is there; one that is not
+//! A host is blind when the host sends no usable samples while its agent is there; one that is not
 //! heard of at all is silent, which is a warning: from here a broken network looks the same. One
 //! that was blind when it was last heard of stays so until it is gone: that it died is no reason to
 //! end an alarm.
@@ -169,7 +169,7 @@ impl Verdict {
             charge(2 * of.id.len())
         });
         if was_warning && !self.is_warning() {
-            let message = "its warnings have no room in this answer".to_owned();
+            let message = "this answer has no room for the warnings of the host".to_owned();
             self.add([warning("left_out", message)]);
         }
         self
@@ -179,7 +179,7 @@ impl Verdict {
     fn explain(&mut self) {
         let is_error = |of: &Degradation| of.severity >= Severity::Error as i32;
         if self.is_blind && !self.degradations.iter().any(is_error) {
-            let message = "no usable samples come from it".to_owned();
+            let message = "the host sends no usable samples".to_owned();
             self.add([degradation("blind", Severity::Error, message, "", 0)]);
         }
     }
@@ -296,23 +296,23 @@ fn silence(heard_unix_ns: i64, silent_ns: i64, stopped: bool) -> Degradation {
         true if silent_ns >= STOPPED_MAX_NS => degradation(
             "agent_stopped",
             Severity::Warning,
-            format!("its agent was stopped {minutes} min ago and has not come back"),
-            "see why it does not start (systemctl status fleetprofd), or start it",
+            format!("the agent was stopped {minutes} min ago and has not come back"),
+            "start the agent, or see why it does not start: systemctl status fleetprofd",
             heard_unix_ns,
         ),
         true => degradation(
             "agent_stopped",
             Severity::Info,
-            format!("its agent was stopped {minutes} min ago"),
+            format!("the agent was stopped {minutes} min ago"),
             "",
             heard_unix_ns,
         ),
         false => degradation(
             "host_silent",
             Severity::Warning,
-            format!("nothing was heard of it for {minutes} min"),
-            "see whether the host is up, its agent runs (systemctl status fleetprofd) and can reach \
-             the collector",
+            format!("the host has been silent for {minutes} min"),
+            "check that the host is up, and that its agent runs (systemctl status fleetprofd) and \
+             can reach the collector",
             heard_unix_ns,
         ),
     }
@@ -329,11 +329,11 @@ fn no_windows(windows: &Windows, stream: Listening, now_unix_ns: i64) -> Option<
             return mostly_lost(window);
         }
         Some(window) => format!(
-            "its agent sends windows from before the pause in which none came: the last one ended {} s ago",
+            "the agent still sends windows from before the pause: the last one ended {} s ago",
             seconds(window.end_unix_ns)
         ),
         None => format!(
-            "no window has come for {} s, though its agent is connected",
+            "no window has arrived for {} s, although the agent is connected",
             seconds(alarm.since_unix_ns)
         ),
     };
@@ -341,7 +341,7 @@ fn no_windows(windows: &Windows, stream: Listening, now_unix_ns: i64) -> Option<
         NO_WINDOWS,
         Severity::Error,
         message,
-        "agent-ctl status on that host: says which stage does not move",
+        "run agent-ctl status on the host to see which stage is stuck",
         alarm.since_unix_ns,
     ))
 }
@@ -353,8 +353,8 @@ fn mostly_lost(window: LastWindow) -> Option<Degradation> {
         degradation(
             "samples_lost",
             Severity::Error,
-            format!("{lost} of the {all} samples of its newest window were lost"),
-            "agent-ctl status on that host: says why",
+            format!("{lost} of the {all} samples in the newest window were lost"),
+            "run agent-ctl status on the host to see why",
             0,
         )
     })
@@ -368,8 +368,8 @@ pub fn clock(ahead_ns: i64) -> Option<Degradation> {
         warning(
             "clock",
             format!(
-                "its clock is {seconds:.1} s {side} the collector's: its windows stand at the wrong \
-                 time"
+                "the clock of the host is {seconds:.1} s {side} the collector's: its windows have \
+                 wrong times"
             ),
         )
     })

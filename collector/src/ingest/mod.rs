@@ -124,7 +124,7 @@ impl IngestService for Ingest {
             self.metrics.cut_places.inc();
             let streams = self.options.streams;
             return Err(Status::unavailable(format!(
-                "{streams} agents are connected, which is the limit (`ingest.streams_max`)"
+                "{streams} agents are already connected, which is the limit (`ingest.streams_max`)"
             )));
         };
         let peer = request

@@ -140,7 +140,7 @@ impl Ingest {
     }
 
     fn fault(&self, what: impl std::fmt::Display) -> End {
-        let text = format!("failed to take the message: {what}");
+        let text = format!("failed to use the message: {what}");
         self.cut(|m| &m.cut_protocol, Status::invalid_argument(text))
     }
 }
@@ -170,8 +170,7 @@ impl Needing {
         }
         let all = self.tables.finish().map_err(|error| error.to_string())?;
         let wanted = Defined::new(all, &self.missing).ok_or(
-            "the definitions lack stacks that were asked for, or their frames do not have the \
-             hashes that were sent",
+            "the definitions lack requested stacks, or their frames do not match the hashes",
         )?;
         let mut pending = self.pending;
         pending.held.join(self.held);
@@ -210,13 +209,13 @@ impl<'s> Session<'s> {
     ) -> Result<Session<'s>, End> {
         if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
             return Err(ingest.fault(format!(
-                "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
+                "a host id must have 1 to {HOST_ID_BYTES_MAX} bytes, not {}",
                 hello.host_id.len()
             )));
         }
         let Ok(boot_id) = <[u8; 16]>::try_from(hello.boot_id.as_slice()) else {
             let bytes = hello.boot_id.len();
-            return Err(ingest.fault(format!("a boot id has 16 bytes, not {bytes}")));
+            return Err(ingest.fault(format!("a boot id must have 16 bytes, not {bytes}")));
         };
         let mut host = HostKey {
             host_id: hello.host_id,
@@ -325,7 +324,7 @@ impl<'s> Session<'s> {
         }
         let sequence = self.decoder.unfinished().unwrap_or_default();
         let status = Status::deadline_exceeded(format!(
-            "the last part of window {sequence} did not come within {} s",
+            "the last part of window {sequence} did not arrive within {} s",
             self.timeouts().parts.as_secs()
         ));
         self.ingest.cut(|m| &m.cut_part, status)
@@ -355,7 +354,7 @@ impl<'s> Session<'s> {
                 Ok(())
             }
             Some(push_request::Body::Hello(_)) => Err(self.ingest.fault("a second Hello")),
-            None => Err(self.ingest.fault("it has no body this version knows")),
+            None => Err(self.ingest.fault("this version does not know its body")),
         }
     }
 
@@ -363,7 +362,7 @@ impl<'s> Session<'s> {
         let starts = self.decoder.unfinished().is_none();
         if starts && self.waiting() >= WINDOWS_IN_FLIGHT as usize {
             return Err(self.ingest.fault(format!(
-                "more than {WINDOWS_IN_FLIGHT} windows without an answer"
+                "more than {WINDOWS_IN_FLIGHT} windows wait for an answer"
             )));
         }
         let cost = cost(&part, self.decoder.host_bytes());
@@ -413,7 +412,8 @@ impl<'s> Session<'s> {
                 () = tokio::time::sleep_until(deadline) => None,
             };
             return held.ok_or_else(|| {
-                let text = "the memory for windows (`ingest.memory_mib`) is taken by others";
+                let text = "the memory for windows (`ingest.memory_mib`) is used up by other \
+                    agents";
                 self.ingest
                     .cut(|m| &m.cut_memory, Status::unavailable(text))
             });
@@ -515,7 +515,7 @@ impl<'s> Session<'s> {
         if pending.needs > NEEDS_PER_WINDOW_MAX || ids.len() != missing.len() || ids.is_empty() {
             // Nothing the agent could fix: the store asks for what the window does not have, or
             // for the same again and again.
-            let text = format!("the store does not take the stacks of window {sequence}");
+            let text = format!("the store rejects the stacks of window {sequence}");
             return Err(self
                 .ingest
                 .cut(|m| &m.cut_unavailable, Status::unavailable(text)));
@@ -555,7 +555,7 @@ impl<'s> Session<'s> {
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;
         let Some(needing) = self.needing.as_mut().filter(asked) else {
             return Err(self.ingest.fault(format!(
-                "definitions for window {sequence}, which were not asked for"
+                "the agent sent definitions for window {sequence}, which were not requested"
             )));
         };
         if needing.unusable.is_none() {
@@ -565,7 +565,8 @@ impl<'s> Session<'s> {
             }
             let more = needing.tables.bytes() - before;
             let Some(held) = self.ingest.memory.try_take(more) else {
-                let text = "the memory for windows (`ingest.memory_mib`) is taken by others";
+                let text = "the memory for windows (`ingest.memory_mib`) is used up by other \
+                    agents";
                 return Err(self
                     .ingest
                     .cut(|m| &m.cut_memory, Status::unavailable(text)));
@@ -612,7 +613,7 @@ impl<'s> Session<'s> {
             Ok(()) => Ok(()),
             Err(Closed(_)) => Err(End::Gone),
             Err(Timeout(_)) => {
-                let status = Status::deadline_exceeded("answers are not read");
+                let status = Status::deadline_exceeded("the agent does not read answers");
                 Err(self.ingest.cut(|m| &m.cut_stalled, status))
             }
         }

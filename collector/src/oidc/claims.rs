@@ -36,16 +36,18 @@ pub(super) struct Expected<'a> {
 /// The claims of a token that is for this login.
 pub(super) fn read(token: &str, expected: &Expected<'_>) -> Result<Claims, String> {
     if token.len() > TOKEN_BYTES_MAX {
-        return Err(format!("the ID token has over {TOKEN_BYTES_MAX} bytes"));
+        return Err(format!(
+            "the ID token has more than {TOKEN_BYTES_MAX} bytes"
+        ));
     }
     let parts: Vec<&str> = token.split('.').collect();
     let [head, body, _signature] = parts[..] else {
-        return Err("the ID token is no signed token".to_owned());
+        return Err("the ID token is not a signed token".to_owned());
     };
     let part = |text: &str| {
         let bytes = BASE64URL_NOPAD.decode(text.as_bytes());
-        let bytes = bytes.map_err(|_| "the ID token is not encoded as one")?;
-        object(&bytes).map_err(|_| "the ID token has parts that are no JSON")
+        let bytes = bytes.map_err(|_| "the ID token has an invalid encoding")?;
+        object(&bytes).map_err(|_| "the ID token has parts that are not JSON")
     };
     let head = part(head)?;
     match head.get("alg").and_then(Value::as_str) {
@@ -60,7 +62,7 @@ pub(super) fn read(token: &str, expected: &Expected<'_>) -> Result<Claims, Strin
 fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
     let text = |name: &str| claims.get(name).and_then(Value::as_str);
     if text("iss") != Some(expected.issuer) {
-        return Err("the ID token is of another issuer");
+        return Err("the ID token is from another issuer");
     }
     let azp = claims.get("azp");
     if azp.is_some_and(|azp| azp.as_str() != Some(expected.client_id)) {
@@ -73,13 +75,13 @@ fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
                 .iter()
                 .any(|one| one.as_str() == Some(expected.client_id));
             if !has || all.len() > 1 && azp.is_none() {
-                return Err("the ID token was made for others (aud)");
+                return Err("the ID token was made for another audience (aud)");
             }
         }
         _ => return Err("the ID token was made for another client (aud)"),
     }
     if text("nonce") != Some(expected.nonce) {
-        return Err("the ID token is of another login (nonce)");
+        return Err("the ID token belongs to another login (nonce)");
     }
     // Some providers write times with a fraction.
     let time = |name: &str| {
@@ -88,22 +90,22 @@ fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
         whole.or_else(|| value.as_f64().map(|seconds| seconds as i64))
     };
     let Some(expires) = time("exp") else {
-        return Err("the ID token does not say when it ends");
+        return Err("the ID token has no expiry time");
     };
     if expires.saturating_add(SKEW_S) <= expected.now {
         return Err("the ID token has expired");
     }
     let Some(issued) = time("iat") else {
-        return Err("the ID token does not say when it was made");
+        return Err("the ID token has no issue time");
     };
     if issued > expected.now.saturating_add(SKEW_S) {
-        return Err("the ID token is of the future: the clocks are apart");
+        return Err("the ID token is from the future: the clocks differ");
     }
     if issued < expected.since.saturating_sub(SKEW_S) {
         return Err("the ID token is older than the login");
     }
     if time("nbf").is_some_and(|start| start > expected.now.saturating_add(SKEW_S)) {
-        return Err("the ID token is not good yet: the clocks are apart");
+        return Err("the ID token is not valid yet: the clocks differ");
     }
     subject(claims).map(|_| ())
 }
@@ -117,7 +119,7 @@ pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
         {
             Ok(text)
         }
-        _ => Err("the ID token does not say who it is (sub), or not in printable text"),
+        _ => Err("the ID token has no subject (sub), or not in printable text"),
     }
 }
 
@@ -125,22 +127,24 @@ pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
 pub(super) fn name<'a>(claims: &'a Claims, claim: &str) -> Result<&'a str, String> {
     let shown = config::shown(claim);
     let Some(name) = claims.get(claim).and_then(Value::as_str) else {
-        return Err(format!(
-            "there is no text in the claim `{shown}` for the name"
-        ));
+        return Err(format!("the claim `{shown}` has no text for the name"));
     };
     // What follows a `#` is the mark of a second person of a name.
     let hostile = |letter| letter == '#' || profile::text::is_hostile(letter);
     let hostile = name.chars().any(hostile) || name.trim() != name;
     if name.is_empty() || name.len() > SIGN_IN_NAME_BYTES_MAX || hostile {
         return Err(format!(
-            "the name in the claim `{shown}` is not 1 to {SIGN_IN_NAME_BYTES_MAX} printable bytes \
+            "the name in the claim `{shown}` must be 1 to {SIGN_IN_NAME_BYTES_MAX} printable bytes \
              without `#`"
         ));
     }
     let verified = claims.get("email_verified");
     if claim == "email" && verified.is_some_and(|it| *it != Value::Bool(true)) {
-        return Err("the provider has not verified the address that is to be the name".to_owned());
+        return Err(
+            "the provider has not verified the email address that is used as the \
+            name"
+                .to_owned(),
+        );
     }
     Ok(name)
 }
@@ -157,11 +161,12 @@ pub(super) fn groups<'a>(claims: &'a Claims, claim: &str) -> Result<Vec<&'a str>
         )),
         Some(Value::Array(all)) => {
             let texts: Option<Vec<&str>> = all.iter().map(Value::as_str).collect();
-            texts.ok_or_else(|| format!("the claim `{shown}` has groups that are no texts"))
+            texts.ok_or_else(|| format!("the claim `{shown}` has groups that are not texts"))
         }
-        Some(_) => Err(format!("the claim `{shown}` is no list of groups")),
+        Some(_) => Err(format!("the claim `{shown}` is not a list of groups")),
         None => Err(format!(
-            "there is no claim `{shown}` with groups: the provider gives none, or too many for it"
+            "there is no claim `{shown}` with groups: the provider sends none, or there are too \
+             many for a claim"
         )),
     }
 }

@@ -138,6 +138,6 @@ async fn speak(
     let answer = sender.send_request(request).await;
     let (head, body) = answer.map_err(|why| why.to_string())?.into_parts();
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
-    let body = body.map_err(|why| format!("{why}, of which {ANSWER_BYTES_MAX} bytes are read"))?;
+    let body = body.map_err(|why| format!("{why}, and only {ANSWER_BYTES_MAX} bytes are read"))?;
     Ok((head.status, body.to_bytes()))
 }

@@ -215,9 +215,7 @@ impl Refused {
     fn provider(why: String) -> Refused {
         Refused {
             why,
-            told: Some(
-                "the provider of identities does not answer as it should: the collector's log says why",
-            ),
+            told: Some("the identity provider answers incorrectly: see the collector's log"),
             subject: None,
             asked: true,
         }
@@ -316,17 +314,17 @@ impl Oidc {
         // Who sends a browser here with a code of another provider says so, or does not know this.
         match &answer.issuer {
             Some(issuer) if *issuer != self.settings.issuer => {
-                return Err("the answer is of another provider (iss)".into());
+                return Err("the answer is from another provider (iss)".into());
             }
             None if provider.says_issuer => {
-                return Err("the answer does not say which provider it is of (iss)".into());
+                return Err("the answer does not name its provider (iss)".into());
             }
             _ => {}
         }
         if let Some(error) = &answer.error {
-            let why = format!("the provider lets nobody in: {}", word(error));
+            let why = format!("the provider refused the login: {}", word(error));
             return Err(Refused {
-                told: Some("the provider of identities did not let you in"),
+                told: Some("the identity provider did not let you in"),
                 asked: false,
                 ..Refused::provider(why)
             });
@@ -335,15 +333,15 @@ impl Oidc {
             .code
             .filter(|code| (1..=CODE_BYTES_MAX).contains(&code.len()))
         else {
-            return Err("the answer has no code, or one that is too long".into());
+            return Err("the answer has no code, or its code is too long".into());
         };
         let turn = tokio::time::timeout(TURN_MAX, self.turns.acquire()).await;
         let Ok(Ok(_turn)) = turn else {
-            return Err("too many people log in at a time: try again".into());
+            return Err("too many people are logging in: try again".into());
         };
         let tokens = self.exchange(&provider, &code, &begun.verifier).await?;
         let Some(token) = tokens.get("id_token").and_then(|token| token.as_str()) else {
-            return Err(self.failed("the provider gives no ID token".to_owned()));
+            return Err(self.failed("the provider sent no ID token".to_owned()));
         };
         let expected = Expected {
             issuer: &self.settings.issuer,
@@ -389,7 +387,12 @@ impl Oidc {
             let pair = format!("{}:{}", escaped(&own.client_id), escaped(&secret));
             let text = format!("Basic {}", BASE64.encode(pair.as_bytes()));
             let value = HeaderValue::from_str(&text);
-            let mut value = value.map_err(|_| Refused::from("the secret is no header"))?;
+            let mut value = value.map_err(|_| {
+                Refused::from(
+                    "the secret cannot be sent in a \
+                header",
+                )
+            })?;
             value.set_sensitive(true);
             headers.push((AUTHORIZATION, value));
         }
@@ -411,10 +414,10 @@ impl Oidc {
             });
             let error = error.unwrap_or_default();
             let code = status.as_u16();
-            let why = format!("the provider gives no token for the code: {code} {error}");
+            let why = format!("the provider sent no token for the code: {code} {error}");
             return Err(self.failed(why.trim_end().to_owned()));
         }
-        answered.map_err(|why| self.failed(format!("the provider answers for a code with {why}")))
+        answered.map_err(|why| self.failed(format!("the provider's answer to the code is {why}")))
     }
 
     async fn secret(&self) -> Result<String, String> {
@@ -429,7 +432,7 @@ impl Oidc {
             let known = tokio::fs::metadata(path).await?;
             match known.is_file() && known.len() <= SECRET_BYTES_MAX {
                 true => tokio::fs::read_to_string(path).await,
-                false => Err(std::io::Error::other("it is no file of 4 KiB at most")),
+                false => Err(std::io::Error::other("it is not a file of at most 4 KiB")),
             }
         };
         let text = read.await.map_err(|why| failed(&why.to_string()))?;
@@ -460,8 +463,13 @@ impl Oidc {
             return Ok(());
         }
         let bearer = HeaderValue::from_str(&format!("Bearer {access}"));
-        let mut bearer =
-            bearer.map_err(|_| self.failed("the access token is no header".to_owned()))?;
+        let mut bearer = bearer.map_err(|_| {
+            self.failed(
+                "the access token cannot be sent in a \
+                header"
+                    .to_owned(),
+            )
+        })?;
         bearer.set_sensitive(true);
         let question = Question {
             to,
@@ -488,7 +496,7 @@ impl Oidc {
         })?;
         // Or it could be about somebody else (OpenID Connect Core, 5.3.2).
         if more.get("sub") != claims.get("sub") {
-            let why = "the provider's userinfo address tells of somebody else".to_owned();
+            let why = "the provider's userinfo address describes another person".to_owned();
             return Err(self.failed(why));
         }
         for name in wanted {
@@ -506,8 +514,8 @@ impl Oidc {
         let refused = |why: String| Refused {
             why,
             told: Some(
-                "you are known to the provider of identities, but not let in here: ask an \
-                 administrator of the collector, whose audit log says why",
+                "the identity provider knows you, but you have no access here: ask an \
+                 administrator of the collector; its audit log has the reason",
             ),
             subject: Some(subject.to_owned()),
             asked: true,
@@ -520,7 +528,7 @@ impl Oidc {
             .find(|rule| groups.contains(&rule.group.as_str()));
         let Some(rule) = rule else {
             return Err(refused(format!(
-                "`{name}` is in {} groups, and in none of `auth.oidc.rules`",
+                "`{name}` is in {} groups, but in none of `auth.oidc.rules`",
                 groups.len()
             )));
         };

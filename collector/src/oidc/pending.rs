@@ -132,14 +132,19 @@ impl Pending {
         let key = hash(state);
         let found = all.get(&key).filter(|begun| begun.until > now);
         let Some(begun) = found else {
-            return Err("no such login is under way: it was used already, or took too long");
+            return Err(
+                "there is no such login in progress: it was already used, or took too long",
+            );
         };
         // Both are hashes: how far they are alike says nothing of what they are of.
         if browser.is_none_or(|browser| hash(browser) != begun.browser) {
-            return Err("the login was started in another browser, or this one keeps no cookies");
+            return Err(
+                "the login was started in another browser, or this browser keeps no \
+                cookies",
+            );
         }
         let begun = all.remove(&key);
-        begun.ok_or("no such login is under way")
+        begun.ok_or("there is no such login in progress")
     }
 }
 

@@ -73,7 +73,10 @@ impl Discovery {
             }
             Err(why) => {
                 let shown = profile::text::printable(&why);
-                tracing::warn!("the provider of `auth.oidc` does not say where it is: {shown}");
+                tracing::warn!(
+                    "failed to read the configuration of the provider of `auth.oidc`: \
+                    {shown}"
+                );
                 known.failed = Some((Instant::now(), why.clone()));
                 old.ok_or(why)
             }
@@ -86,7 +89,7 @@ async fn ask(client: &Client, issuer: &str) -> Result<Provider, String> {
     let at = format!("{base}/.well-known/openid-configuration");
     let at: Uri = at
         .parse()
-        .map_err(|_| "the issuer is no address".to_owned())?;
+        .map_err(|_| "the issuer is not an address".to_owned())?;
     let question = Question {
         to: &at,
         form: None,
@@ -96,7 +99,7 @@ async fn ask(client: &Client, issuer: &str) -> Result<Provider, String> {
     let shown = config::shown(&at.to_string());
     if status != StatusCode::OK {
         let hint = match status.is_redirection() {
-            true => ", and no redirect is followed",
+            true => ", and redirects are not followed",
             false => "",
         };
         return Err(format!("`{shown}` answers {}{hint}", status.as_u16()));
@@ -109,8 +112,8 @@ async fn ask(client: &Client, issuer: &str) -> Result<Provider, String> {
 pub(super) fn object(bytes: &[u8]) -> Result<Map<String, Value>, &'static str> {
     match serde_json::from_slice(bytes) {
         Ok(Value::Object(object)) => Ok(object),
-        Ok(_) => Err("JSON that is no object"),
-        Err(_) => Err("what is no JSON"),
+        Ok(_) => Err("JSON that is not an object"),
+        Err(_) => Err("something that is not JSON"),
     }
 }
 
@@ -121,7 +124,8 @@ fn read(document: &Map<String, Value>, issuer: &str) -> Result<Provider, String>
         Some(own) => {
             let (own, issuer) = (config::shown(own), config::shown(issuer));
             return Err(format!(
-                "is of the issuer `{own}`, and `auth.oidc.issuer` is `{issuer}`: they must be alike to the letter"
+                "has the issuer `{own}`, but `auth.oidc.issuer` is `{issuer}`: both must be \
+                 identical"
             ));
         }
         None => return Err("names no issuer".to_owned()),

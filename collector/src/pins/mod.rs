@@ -85,7 +85,10 @@ impl Pins {
                 _ = tick.tick() => {}
             }
             if let Err(status) = self.0.open().await {
-                tracing::warn!(reason = status.message(), "pins of agents are not kept");
+                tracing::warn!(
+                    reason = status.message(),
+                    "the collector keeps no pins of agents"
+                );
                 continue;
             }
             let pins = self.clone();
@@ -102,10 +105,10 @@ impl Inner {
             let (dir, bounds) = self.dir.clone();
             // Some thousand heads at most are read.
             let opened = spawn_blocking(move || Files::open(&dir, bounds)).await;
-            let opened = opened.map_err(|_| Status::internal("pins could not be opened"))?;
+            let opened = opened.map_err(|_| Status::internal("the pins cannot be opened"))?;
             let files = opened.map_err(|error| {
                 let reason = with_causes(&error);
-                Status::unavailable(format!("pins are not kept here: {reason}"))
+                Status::unavailable(format!("this collector keeps no pins: {reason}"))
             })?;
             self.metrics.pins_damaged.inc_by(files.damaged);
             self.measure(&files);
@@ -117,7 +120,7 @@ impl Inner {
     /// The files, for those that block: after [`Inner::open`].
     fn files(&self) -> Result<&Files<HostPin>, Status> {
         let opened = self.files.get();
-        opened.ok_or_else(|| Status::unavailable("pins are not opened yet"))
+        opened.ok_or_else(|| Status::unavailable("the pins are not open yet"))
     }
 
     fn prune(&self) {
@@ -135,7 +138,11 @@ impl Inner {
         self.metrics.pins_over_host.inc_by(host);
         self.metrics.pins_over_disk.inc_by(disk);
         if host + disk > 0 {
-            tracing::info!(host, disk, "pins of agents removed: their room is used up");
+            tracing::info!(
+                host,
+                disk,
+                "removed pins of agents: the disk budget is used up"
+            );
         }
         self.measure(files);
     }

@@ -48,7 +48,7 @@ impl EvidenceService for Pins {
         };
         let kept = kept.unwrap_or_else(|_| {
             let seconds = UPLOAD_MAX.as_secs();
-            let text = format!("the pin did not come within {seconds} s");
+            let text = format!("the pin did not arrive within {seconds} s");
             Err(Status::deadline_exceeded(text))
         });
         let metrics = &self.0.metrics;
@@ -60,7 +60,7 @@ impl EvidenceService for Pins {
                 tracing::warn!(?peer, "pin of an agent refused: {}", status.message());
             }
             Err(status) => {
-                tracing::debug!(?peer, "pin of an agent not taken: {}", status.message());
+                tracing::debug!(?peer, "pin of an agent not stored: {}", status.message());
             }
         }
         kept.map(|repeated| Response::new(KeepResponse { repeated }))
@@ -76,7 +76,7 @@ impl Pins {
     ) -> Result<bool, Status> {
         let files = self.0.open().await?;
         let Some(Body::Head(mut asked)) = next(requests).await? else {
-            return Err(fault("the first message must be its head"));
+            return Err(fault("the first message must be the head of the pin"));
         };
         if let Some(hello) = &mut asked.hello {
             let facts = hello.facts.get_or_insert_default();
@@ -112,7 +112,7 @@ impl Pins {
         let passed = pass_on(requests, pieces).await;
         let taken = taking
             .await
-            .map_err(|_| Status::internal("the pin could not be taken"))?;
+            .map_err(|_| Status::internal("the collector failed to store the pin"))?;
         // Why the taking gave up goes before that it could not be told more.
         match (taken, passed) {
             (Err(status), Err(passed)) if status.code() == Code::Cancelled => Err(passed),
@@ -130,7 +130,7 @@ async fn pass_on(
         let piece = match next(requests).await? {
             Some(Body::Minutes(chunk)) => UploadMessage::Chunk(ProfileKind::Minutes, chunk),
             Some(Body::Captured(chunk)) => UploadMessage::Chunk(ProfileKind::Captured, chunk),
-            Some(Body::Head(_)) => return Err(fault("it has a second head")),
+            Some(Body::Head(_)) => return Err(fault("the pin has a second head")),
             None => UploadMessage::End,
         };
         let last = matches!(piece, UploadMessage::End);
@@ -156,7 +156,7 @@ async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Sta
     match message {
         None => Ok(None),
         Some(KeepRequest { body: Some(body) }) => Ok(Some(body)),
-        Some(_) => Err(fault("a message has no body this version knows")),
+        Some(_) => Err(fault("this version does not know the body of a message")),
     }
 }
 
@@ -247,7 +247,7 @@ impl PinService for Pins {
         });
         let (pins, left_out) = listed.await?;
         if beyond > 0 {
-            tracing::debug!(beyond, "pins are beyond what a list looks at");
+            tracing::debug!(beyond, "a list has no room for all pins");
         }
         Ok(Response::new(ListHostPinsResponse { pins, left_out }))
     }

@@ -97,7 +97,7 @@ impl Inner {
                 }
                 // What cannot be read shows nothing.
                 Err(error) => {
-                    tracing::warn!(pin = pin.id, %error, "failed to look into a pin");
+                    tracing::warn!(pin = pin.id, %error, "failed to read a pin");
                     return Ok(Sight::Nothing);
                 }
             }

@@ -30,23 +30,17 @@ pub(super) enum UploadMessage {
 
 /// What an agent says of a pin, within bounds.
 pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Result<HostPin, Status> {
-    let hello = asked
-        .hello
-        .ok_or_else(|| fault("it does not say whose the pin is"))?;
-    let pin = asked
-        .pin
-        .ok_or_else(|| fault("it does not say what the pin is"))?;
+    let hello = asked.hello.ok_or_else(|| fault("the head has no host"))?;
+    let pin = asked.pin.ok_or_else(|| fault("the head has no pin"))?;
     if hello.host_id.is_empty() || hello.host_id.len() > HOST_ID_BYTES_MAX {
         let bytes = hello.host_id.len();
         return Err(fault(format!(
-            "a host id has 1 to {HOST_ID_BYTES_MAX} bytes, not {bytes}"
+            "a host id must have 1 to {HOST_ID_BYTES_MAX} bytes, not {bytes}"
         )));
     }
     let range = pin.range.unwrap_or_default();
     if range.start_unix_ns < 0 || range.end_unix_ns < range.start_unix_ns || pin.fired_unix_ns < 0 {
-        return Err(fault(
-            "its range ends before it starts, or lies before 1970",
-        ));
+        return Err(fault("its range ends before it starts, or is before 1970"));
     }
     let facts = host_facts(hello.facts.unwrap_or_default(), metrics);
     let cut = |text: &str, most: usize| text[..text.floor_char_boundary(most)].to_owned();
@@ -85,7 +79,7 @@ impl Inner {
         let mut assembler = ProfileAssembler::with_limit(PART_BYTES_MAX);
         loop {
             let Some(piece) = pieces.blocking_recv() else {
-                return Err(Status::cancelled("the pin did not come to its end"));
+                return Err(Status::cancelled("the pin is incomplete"));
             };
             let (of, chunk) = match piece {
                 UploadMessage::Chunk(of, chunk) => (of, chunk),
@@ -93,7 +87,7 @@ impl Inner {
             };
             if of != part {
                 if of == ProfileKind::Minutes || !has_capture {
-                    return Err(fault("its chunks are not in the order of its head"));
+                    return Err(fault("its chunks are not in the order that its head names"));
                 }
                 part = of;
                 let next = ProfileAssembler::with_limit(PART_BYTES_MAX);
@@ -108,12 +102,14 @@ impl Inner {
             assembler.push(chunk).map_err(fault)?;
             if assembler.heap_bytes() > HEAP_BYTES_MAX {
                 let mib = HEAP_BYTES_MAX >> 20;
-                return Err(fault(format!("it takes more than {mib} MiB in memory")));
+                return Err(fault(format!(
+                    "the pin takes more than {mib} MiB of memory"
+                )));
             }
         }
         assembler.finish().map_err(fault)?;
         if has_capture != (part == ProfileKind::Captured) {
-            return Err(fault("it ends before its capture"));
+            return Err(fault("the pin ends before its capture"));
         }
         upload.finish().map_err(|error| self.failed(error))?;
         self.prune();
@@ -135,5 +131,5 @@ impl Inner {
 
 /// The agent's pin cannot be taken, now or later.
 pub(super) fn fault(what: impl std::fmt::Display) -> Status {
-    Status::invalid_argument(format!("failed to take the pin: {what}"))
+    Status::invalid_argument(format!("failed to use the pin: {what}"))
 }

@@ -60,7 +60,8 @@ impl Queries {
         let place = answers.places.clone().try_acquire_owned().map_err(|_| {
             answers.metrics.answers_refused.inc();
             busy(format!(
-                "{ANSWERS_MAX} answers are being read already, which is the limit; try again in a moment"
+                "{ANSWERS_MAX} answers are already being sent, which is the limit; try again in a \
+                 moment"
             ))
         })?;
         Ok(ResponseSlot {
@@ -83,7 +84,7 @@ impl ResponseSlot {
         if bytes > self.memory.bytes_max() {
             self.metrics.answers_refused.inc();
             return Err(Status::resource_exhausted(format!(
-                "the answer takes more than {mib} MiB (`query.memory_mib`): ask for fewer labels or a \
+                "the answer takes more than {mib} MiB (`query.memory_mib`): use fewer labels or a \
                  shorter range"
             )));
         }
@@ -92,7 +93,7 @@ impl ResponseSlot {
         }
         self.metrics.answers_refused.inc();
         Err(busy(format!(
-            "answers that are being read hold most of {mib} MiB (`query.memory_mib`); try again in \
+            "answers that are being sent hold most of {mib} MiB (`query.memory_mib`); try again in \
              a moment"
         )))
     }

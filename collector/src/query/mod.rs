@@ -216,7 +216,7 @@ impl Queries {
             inner.metrics.queries_limited.inc();
             let running = inner.options.concurrent;
             return Err(held::busy(format!(
-                "{running} queries run already (`query.concurrent`), and none came to its end in time"
+                "{running} queries run already (`query.concurrent`), and none ended in time"
             )));
         };
         let store = inner.store.seen_by(caller, inner.clock.now_unix_ns());
@@ -236,7 +236,7 @@ impl Queries {
         let time = ask.time(&inner.metrics);
         time.observe(arrived.elapsed().as_secs_f64());
         let result = result.unwrap_or_else(|_| {
-            tracing::error!("a query ended in the middle of its work");
+            tracing::error!("a query panicked");
             Err(Failed::Status(Status::internal(
                 "the query failed in the collector",
             )))
@@ -427,7 +427,7 @@ impl Failed {
             StoreError::Unavailable(_) => Status::unavailable(text),
             StoreError::TooLarge(_) => Status::resource_exhausted(text),
             StoreError::Cancelled if late => Status::deadline_exceeded(format!(
-                "the query took more than {} s (`query.timeout_s`): ask for a shorter range or fewer \
+                "the query took more than {} s (`query.timeout_s`): use a shorter range or fewer \
                  hosts",
                 timeout.as_secs()
             )),

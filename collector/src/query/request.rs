@@ -46,7 +46,8 @@ impl Selected {
             (true, text) => text.parse().map_err(invalid)?,
             (false, _) => {
                 return Err(invalid(
-                    "failed to take the selection: it has matchers and a selector; give one of them",
+                    "failed to use the selection: it has matchers and a selector; give only one of \
+                     them",
                 ));
             }
         };
@@ -76,7 +77,7 @@ impl Selected {
             return Ok(self);
         }
         Err(invalid(format!(
-            "failed to take the frame filters: {call} does not look at stacks"
+            "failed to use frame filters: {call} does not read stacks"
         )))
     }
 
@@ -94,12 +95,12 @@ pub fn check(range: Option<agent::TimeRange>) -> Result<(), Status> {
     let range = range.unwrap_or_default();
     if range.start_unix_ns < 0 || range.end_unix_ns < 0 {
         return Err(invalid(
-            "failed to take the time range: a time is before 1970",
+            "failed to use the time range: a time is before 1970",
         ));
     }
     if range.end_unix_ns != 0 && range.end_unix_ns < range.start_unix_ns {
         return Err(invalid(
-            "failed to take the time range: it ends before it starts",
+            "failed to use the time range: it ends before it starts",
         ));
     }
     Ok(())
@@ -156,7 +157,7 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
     let points = (length / step + 2).saturating_mul(lines as u64 + 1);
     if points > POINTS_MAX {
         return Err(Status::resource_exhausted(format!(
-            "failed to make a series of {points} points, more than {POINTS_MAX}: ask for a shorter \
+            "failed to make a series of {points} points, more than {POINTS_MAX}: use a shorter \
              range, longer steps or fewer lines"
         )));
     }

@@ -135,7 +135,7 @@ impl ScopedStore {
         if let Some((label, until)) = lost {
             let days = self.now_unix_ns.saturating_sub(until).max(0) / DAY_NS;
             quality.not_kept.push(format!(
-                "not kept per `{label}` beyond {days} days: what is older is not in the answer"
+                "data older than {days} days is not kept per `{label}` and is missing in the answer"
             ));
         }
         Ok(())
@@ -282,7 +282,7 @@ fn and(scope: &Scope, selector: &Selector) -> Result<Selector, StoreError> {
 }
 
 fn too_large(error: profile::FilterError) -> StoreError {
-    StoreError::TooLarge(format!("{error}, those of your login's scope included"))
+    StoreError::TooLarge(format!("{error}, including those of your login's scope"))
 }
 
 /// What went wrong in the engine may be about anybody's data: the log has it, the caller has not.
@@ -292,7 +292,7 @@ fn hidden(error: StoreError) -> StoreError {
             tracing::error!("failed to {operation} within a scope: {message}");
             StoreError::Engine {
                 operation,
-                message: "the collector's log says why".to_owned(),
+                message: "see the collector's log".to_owned(),
             }
         }
         other => other,

@@ -748,7 +748,7 @@ fn degradation(message: String) -> agent::Degradation {
 fn of_sandbox(reasons: String) -> agent::Degradation {
     agent::Degradation {
         id: "sandbox_partial".to_owned(),
-        message: format!("the collector gives up less than it could: {reasons}"),
+        message: format!("the sandbox of the collector is incomplete: {reasons}"),
         remedy: sandbox::REMEDY.to_owned(),
         severity: agent::Severity::Info.into(),
         ..agent::Degradation::default()

@@ -42,17 +42,17 @@ pub(super) fn rejection(
             "it starts {ahead} s in the future; set the host's clock"
         ));
     } else if start < now_unix_ns.saturating_sub_unsigned(bounds.age_ns) {
-        "it is older than what is kept"
+        "it is older than the retention"
     } else if end <= start {
         "it ends before it starts"
     } else if end.abs_diff(start) > WINDOW_NS_MAX {
         "it is longer than an hour"
     } else if host_id_bytes == 0 || host_id_bytes > HOST_ID_BYTES_MAX {
         return Some(format!(
-            "its host id has {host_id_bytes} bytes, not 1 to {HOST_ID_BYTES_MAX}"
+            "its host id has {host_id_bytes} bytes; 1 to {HOST_ID_BYTES_MAX} are allowed"
         ));
     } else if unknown_set {
-        "a row names a label set that is not there"
+        "a row names a label set that does not exist"
     } else {
         return None;
     };

@@ -52,7 +52,7 @@ pub enum StoreError {
     #[error("{0}")]
     TooLarge(String),
     /// The caller gave up, or the time it allowed was over.
-    #[error("the query was given up")]
+    #[error("the query was cancelled")]
     Cancelled,
     /// Weights of different units were asked for as one sum.
     #[error(transparent)]

@@ -38,25 +38,25 @@ const ALL_NAMES_BYTES_MAX: u64 = 1 << 30;
 #[derive(Debug, thiserror::Error)]
 pub enum ExtractError {
     /// It is none, or a damaged one.
-    #[error("it is no ELF file, or is cut short or damaged")]
+    #[error("the file is not an ELF file, or is truncated or damaged")]
     NotElf,
     /// It is of another machine.
-    #[error("it is no ELF file of 64 bits, little-endian")]
+    #[error("the file is not a 64-bit little-endian ELF file")]
     Foreign,
     /// Its functions have no addresses yet.
-    #[error("it is an object file: upload the program or library that is linked of it")]
+    #[error("the file is an object file: upload the linked program or library")]
     Relocatable,
     /// It cannot be read.
-    #[error("failed to read it: {0}")]
+    #[error("failed to read the file: {0}")]
     Read(io::Error),
     /// Nothing tells which build it is of.
-    #[error("it has no GNU build id: link with `-Wl,--build-id`")]
+    #[error("the file has no GNU build id: link it with `-Wl,--build-id`")]
     NoBuildId,
     /// It has no symbol table, or one without functions.
-    #[error("it has no symbol table: it was stripped")]
+    #[error("the file has no symbol table: upload it before you strip it")]
     NoSymbols,
     /// Its tables are over a bound.
-    #[error("its symbol table is too large")]
+    #[error("the symbol table of the file is too large")]
     TooLarge,
 }
 

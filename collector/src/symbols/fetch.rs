@@ -43,14 +43,14 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
     let stopped = || inner.strong_count() == 0;
     let mut take = |_| match inner.upgrade() {
         Some(strong) => strong.take_fetched(&build, &path),
-        None => Err("we are shutting down".to_owned()),
+        None => Err("the collector is shutting down".to_owned()),
     };
     // Whatever a server makes the library do costs one build.
     let outcome = catch_unwind(AssertUnwindSafe(|| {
         servers.fetch(&build, &path, &mut take, &stopped)
     }));
     let outcome = outcome.unwrap_or_else(|_| {
-        tracing::warn!(build, "answer of a debuginfod server cannot be read");
+        tracing::warn!(build, "failed to read the answer of a debuginfod server");
         FetchOutcome::Refused
     });
     let Some(strong) = inner.upgrade() else {

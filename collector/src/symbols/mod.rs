@@ -83,7 +83,10 @@ impl Symbols {
     ) -> io::Result<Symbols> {
         let table = Table::open(&options.dir, options.disk_bytes);
         let table = table.inspect_err(|error| {
-            tracing::error!("functions that agents cannot name have no names: {error}");
+            tracing::error!(
+                "failed to open the symbol database, so functions without a name from \
+                their agent stay unnamed: {error}"
+            );
             metrics.symbols_unavailable.set(1);
         });
         let servers = &options.debuginfod;
@@ -116,7 +119,7 @@ impl Symbols {
     pub fn close(&self) {
         let flushed = self.0.table.as_ref().map_or(Ok(()), Table::flush);
         if let Err(error) = flushed {
-            tracing::warn!("when symbols were used last is not stored: {error}");
+            tracing::warn!("failed to store when symbols were last used: {error}");
         }
     }
 }
@@ -186,13 +189,13 @@ impl Inner {
 /// Why a file was not taken.
 #[derive(Debug, thiserror::Error)]
 enum TakeError {
-    #[error("failed to read it: {0}")]
+    #[error("failed to read the symbols: {0}")]
     Read(io::Error),
-    #[error("it is damaged")]
+    #[error("the symbols are damaged")]
     Damaged,
-    #[error("it is of build {0}")]
+    #[error("the symbols belong to build {0}")]
     OtherBuild(String),
-    #[error("the database of symbols cannot be opened: the collector's log says why")]
+    #[error("the symbol database cannot be opened: see the collector's log")]
     Unavailable,
     #[error(transparent)]
     Extract(#[from] ExtractError),

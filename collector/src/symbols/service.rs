@@ -73,7 +73,7 @@ impl SymbolService for Symbols {
         };
         let uploaded = uploaded.unwrap_or_else(|_| {
             let seconds = UPLOAD_MAX.as_secs();
-            let text = format!("the file did not come within {seconds} s");
+            let text = format!("the file did not arrive within {seconds} s");
             Err(Status::deadline_exceeded(text))
         });
         let metrics = &self.0.metrics;
@@ -179,7 +179,7 @@ impl Symbols {
             }
             let seconds = started.elapsed().as_secs();
             if seconds >= MESSAGE_MAX.as_secs() && bytes < seconds * BYTES_PER_SECOND_MIN {
-                return Err(Status::deadline_exceeded("the file comes too slowly"));
+                return Err(Status::deadline_exceeded("the file arrives too slowly"));
             }
             if looked_at == 0 || bytes - looked_at >= LOOK_BYTES {
                 looked_at = bytes.max(1);
@@ -221,7 +221,7 @@ fn base_name(path: &str) -> &str {
 }
 
 fn no_disk(error: io::Error) -> Status {
-    Status::unavailable(format!("failed to keep the file for a moment: {error}"))
+    Status::unavailable(format!("failed to store the file temporarily: {error}"))
 }
 
 fn refused(error: TakeError) -> Status {

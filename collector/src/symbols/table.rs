@@ -65,7 +65,10 @@ fn row_bytes(name: usize) -> u64 {
 #[derive(Debug, thiserror::Error)]
 pub enum TableError {
     /// They would need more than all may have.
-    #[error("they take {bytes} bytes, and all together may take {bytes_max} (`symbols.disk_mib`)")]
+    #[error(
+        "the symbols take {bytes} bytes, more than the {bytes_max} for all symbols \
+        (`symbols.disk_mib`)"
+    )]
     TooLarge {
         /// What they take.
         bytes: u64,
@@ -73,7 +76,7 @@ pub enum TableError {
         bytes_max: u64,
     },
     /// The database failed.
-    #[error("the database of symbols failed: {0}")]
+    #[error("failed to use the symbol database: {0}")]
     Database(#[from] rusqlite::Error),
     /// Its folder failed.
     #[error("failed to open `{}`: {source}", path.display())]
@@ -163,7 +166,10 @@ impl Table {
             if !error.is_damage() {
                 return Err(error);
             }
-            tracing::error!("symbols are set aside as `*.damaged`, upload them again: {error}");
+            tracing::error!(
+                "the symbol database is damaged and was renamed to `*.damaged`; upload \
+                the symbols again: {error}"
+            );
             for end in ["", "-wal", "-shm"] {
                 let from = dir.join(format!("symbols.sqlite{end}"));
                 // What is not there need not go.
@@ -187,7 +193,10 @@ impl Table {
             writer.pragma_update(None, "application_id", APPLICATION_ID)?;
             writer.pragma_update(None, "user_version", VERSION)?;
         } else if version != VERSION {
-            let text = format!("it has format {version}, and this version knows {VERSION}");
+            let text = format!(
+                "the symbol database has format {version}, and this collector reads \
+                {VERSION}"
+            );
             return Err(rusqlite::Error::ToSqlConversionFailure(text.into()).into());
         }
         let reader = Connection::open(path)?;

@@ -103,7 +103,8 @@ fn instant(name: &str, when: &str) -> Result<i64, Status> {
     let unix_ns = time.and_then(|time| i64::try_from(time.unix_timestamp_nanos()).ok());
     unix_ns.ok_or_else(|| {
         Status::invalid_argument(format!(
-            "failed to take `{name}`: expected 2026-11-27T16:20:00Z or nanoseconds since the Unix epoch"
+            "failed to use `{name}`: expected 2026-11-27T16:20:00Z or nanoseconds since the Unix \
+             epoch"
         ))
     })
 }
@@ -119,8 +120,8 @@ fn optional(name: &str, when: Option<When>) -> Result<i64, Status> {
 fn parse(body: &[u8]) -> Result<Annotation, Status> {
     let new: New = serde_json::from_slice(body).map_err(|error| {
         Status::invalid_argument(format!(
-            "failed to read the annotation: {error}\nit is JSON with `text`, and as you like `time`, `end`, \
-             `labels`, `url` and `kind`"
+            "failed to read the annotation: {error}\nsend JSON with `text` and optionally `time`, \
+             `end`, `labels`, `url` and `kind`"
         ))
     })?;
     Ok(Annotation {
@@ -171,7 +172,7 @@ pub(super) async fn add(
         return refused(&status);
     }
     if !is_json(&headers) {
-        let text = "an annotation is sent with `Content-Type: application/json`\n";
+        let text = "failed to read the annotation: send it with `Content-Type: application/json`\n";
         return plain(StatusCode::UNSUPPORTED_MEDIA_TYPE, text).map(Body::from);
     }
     let added = match parse(&body) {
@@ -198,12 +199,12 @@ fn question(pairs: Vec<(String, String)>) -> Result<ListAnnotationsRequest, Stat
             "kind" => asked.kind = value,
             "limit" => {
                 asked.limit = value.parse().map_err(|_| {
-                    Status::invalid_argument("failed to take `limit`: expected a number")
+                    Status::invalid_argument("failed to use `limit`: expected a number")
                 })?;
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: there are from, to, kind and limit"
+                    "unknown parameter `{name}`: use from, to, kind or limit"
                 )));
             }
         }

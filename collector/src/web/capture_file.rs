@@ -28,9 +28,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<CaptureQuery, Status> {
         match name.as_str() {
             "id" => {
                 asked.id = value.parse().map_err(|_| {
-                    Status::invalid_argument(
-                        "failed to take `id`: expected the number of a capture",
-                    )
+                    Status::invalid_argument("failed to use `id`: expected the number of a capture")
                 })?;
             }
             "past" => {
@@ -39,7 +37,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<CaptureQuery, Status> {
                     "0" | "" => false,
                     _ => {
                         return Err(Status::invalid_argument(
-                            "failed to take `past`: expected 0 or 1",
+                            "failed to use `past`: expected 0 or 1",
                         ));
                     }
                 }
@@ -51,14 +49,14 @@ fn parse(pairs: Vec<(String, String)>) -> Result<CaptureQuery, Status> {
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: there are id, past, frame and group_by"
+                    "unknown parameter `{name}`: use id, past, frame or group_by"
                 )));
             }
         }
     }
     match asked.id {
         0 => Err(Status::invalid_argument(
-            "failed to take `id`: expected the number of a capture",
+            "failed to use `id`: expected the number of a capture",
         )),
         _ => Ok(asked),
     }

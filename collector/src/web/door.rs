@@ -97,22 +97,23 @@ impl Door {
         if !trusted || user.is_empty() {
             return Ok(None);
         }
-        let wrong = |what: &str| Status::permission_denied(format!("the proxy names {what}"));
+        let wrong = |what: &str| Status::permission_denied(format!("the proxy sends {what}"));
         let [user] = &user[..] else {
             return Err(wrong("several people"));
         };
         let name = user.to_str().unwrap_or_default();
         let hostile = name.chars().any(profile::text::is_hostile) || name.trim() != name;
         if name.is_empty() || name.len() > USER_BYTES_MAX || hostile {
-            return Err(wrong("nobody that can be kept on record"));
+            return Err(wrong("a user name that cannot be recorded"));
         }
         let role = match &role[..] {
             [] => proxy.role,
-            [role] => role
-                .to_str()
-                .ok()
-                .and_then(Role::named)
-                .ok_or_else(|| wrong("no role: `metrics`, `viewer`, `operator` or `admin`"))?,
+            [role] => role.to_str().ok().and_then(Role::named).ok_or_else(|| {
+                wrong(
+                    "an unknown role: expected `metrics`, `viewer`, `operator` or \
+                    `admin`",
+                )
+            })?,
             _ => return Err(wrong("several roles")),
         };
         Ok(Some(Asking {

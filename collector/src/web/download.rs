@@ -44,8 +44,8 @@ pub(super) fn format(what: &str, name: &str) -> Result<Format, Status> {
     let found = all.find(|format| [format.name(), format.extension()].map(Some).contains(&end));
     found.ok_or_else(|| {
         Status::not_found(format!(
-            "there are {what}.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
-             .perf.txt and .bundle.html"
+            "use {what}.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
+             .perf.txt or .bundle.html"
         ))
     })
 }
@@ -74,7 +74,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
         let time = || {
             value.parse::<i64>().map_err(|_| {
                 Status::invalid_argument(format!(
-                    "failed to take `{name}`: expected nanoseconds since the Unix epoch"
+                    "failed to use `{name}`: expected nanoseconds since the Unix epoch"
                 ))
             })
         };
@@ -89,7 +89,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: there are selector, from, to, frame and group_by"
+                    "unknown parameter `{name}`: use selector, from, to, frame or group_by"
                 )));
             }
         }
@@ -108,7 +108,8 @@ pub(super) fn filter(text: &str) -> Result<agent::FrameFilter, Status> {
         "collapse" => Collapse,
         _ => {
             return Err(Status::invalid_argument(
-                "failed to take `frame`: expected keep, drop, focus or collapse, `:` and a pattern",
+                "failed to use `frame`: expected keep, drop, focus or collapse, then `:` and a \
+                 pattern",
             ));
         }
     };
@@ -231,7 +232,7 @@ pub(super) fn named(called: &str, profile: &Profile) -> String {
 
 pub(super) fn too_large() -> Status {
     Status::out_of_range(
-        "the total is beyond what the format can count: ask for a shorter range or fewer hosts",
+        "the total is too large for the format: use a shorter range or fewer hosts",
     )
 }
 
@@ -260,8 +261,8 @@ pub(super) fn file(
         Err(FormatError::TotalTooLarge { .. }) => Err(too_large().into()),
         Err(_) if out.given_up => Err(StoreError::Cancelled.into()),
         Err(_) => Err(Failed::Status(Status::resource_exhausted(format!(
-            "the file has more than the {} bytes that are left for it (`query.memory_mib`): ask for \
-             fewer labels or a shorter range",
+            "the file takes more than the {} bytes that are left (`query.memory_mib`): use fewer \
+             labels or a shorter range",
             out.bytes_max
         )))),
     }

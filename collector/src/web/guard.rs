@@ -116,8 +116,8 @@ pub(super) fn refusal(
     };
     let Some(host) = host.filter(|host| names.has(host)) else {
         return Some(
-            "the name in the address is not this collector's: open it as localhost or 127.0.0.1, or \
-             say in `web.external_url` what it is called",
+            "the host name is not this collector's: open it as localhost or 127.0.0.1, or set \
+             `web.external_url` to its name",
         );
     };
     let text = |name: &str| headers.get(name).map(|value| value.to_str().unwrap_or("?"));

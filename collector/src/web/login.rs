@@ -64,7 +64,7 @@ fn refused(status: &Status) -> Response {
 }
 
 fn no_login() -> Response {
-    plain(StatusCode::NOT_FOUND, "there is no login here\n").map(Body::from)
+    plain(StatusCode::NOT_FOUND, "this collector has no login\n").map(Body::from)
 }
 
 /// What one can log in with beside a token, as JSON.
@@ -139,7 +139,7 @@ pub(super) async fn log_out(
         let people = door.people.clone();
         let ended = tokio::task::spawn_blocking(move || people.log_out(&session)).await;
         if let Ok(Err(error)) = ended {
-            tracing::warn!("a session that has ended is not forgotten: {error}");
+            tracing::warn!("failed to delete an ended session: {error}");
         }
     }
     let mut response = plain(StatusCode::NO_CONTENT, "").map(Body::from);

@@ -231,7 +231,7 @@ async fn encrypted(
         Ok(config) => config,
         Err(why) => {
             // Nobody can connect: that is not for the log of those who debug.
-            tracing::error!("the page cannot speak TLS: {why}");
+            tracing::error!("failed to serve the page with TLS: {why}");
             return;
         }
     };
@@ -494,9 +494,9 @@ async fn health(State(site): State<Site>) -> Response {
     let sick = if *site.shutdown.borrow() {
         "shutting down\n"
     } else if site.metrics.push_failing.get() != 0 {
-        "the store does not take what agents push: the log says why\n"
+        "the store rejects the windows of agents: see the log\n"
     } else if site.metrics.survey_ended.get() != 0 {
-        "no thread looks for hosts in trouble: a restart of the collector fixes it\n"
+        "the check for hosts in trouble has stopped: restart the collector\n"
     } else {
         return plain(StatusCode::OK, "ok\n").map(Body::from);
     };

@@ -86,7 +86,7 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
             response.headers_mut().insert(CONTENT_TYPE, kind);
             response
         }
-        None => super::plain(StatusCode::NOT_FOUND, "there is no such page; it is at /\n"),
+        None => super::plain(StatusCode::NOT_FOUND, "not found: the page is at /\n"),
     }
 }
 

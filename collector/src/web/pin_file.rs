@@ -20,7 +20,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<PinProfileRequest, Status> {
         match name.as_str() {
             "id" => {
                 asked.id = value.parse().map_err(|_| {
-                    Status::invalid_argument("failed to take `id`: expected the number of a pin")
+                    Status::invalid_argument("failed to use `id`: expected the number of a pin")
                 })?;
             }
             "captured" => asked.captured = value == "1",
@@ -37,14 +37,14 @@ fn parse(pairs: Vec<(String, String)>) -> Result<PinProfileRequest, Status> {
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: there are id, captured, selector, frame and group_by"
+                    "unknown parameter `{name}`: use id, captured, selector, frame or group_by"
                 )));
             }
         }
     }
     if asked.id == 0 {
         return Err(Status::invalid_argument(
-            "which pin? give its number at this collector: id=7",
+            "`id` is missing: give the number of the pin at this collector, such as id=7",
         ));
     }
     Ok(asked)
@@ -65,7 +65,7 @@ pub(super) async fn make(
     asked.times = format.has_times();
     let (id, group_by) = (asked.id, asked.group_by.clone());
     let (part, time) = match asked.captured {
-        true => ("-captured", ": what was captured"),
+        true => ("-captured", ": the capture"),
         false => ("", ""),
     };
     let mut place = queries.response_slot()?;

@@ -36,7 +36,7 @@ fn provider(site: &Site) -> Option<(Arc<Door>, Arc<Oidc>)> {
 }
 
 fn none() -> Response {
-    let text = "no provider of identities is set up here\n";
+    let text = "this collector has no identity provider\n";
     plain(StatusCode::NOT_FOUND, text).map(Body::from)
 }
 
@@ -71,7 +71,7 @@ fn redirect(location: &str) -> Response {
             headers.insert(LOCATION, location);
             response
         }
-        Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the address is none"),
+        Err(_) => refusal(StatusCode::INTERNAL_SERVER_ERROR, "the address is invalid"),
     }
 }
 
@@ -174,7 +174,7 @@ async fn let_in(
             oidc.finish(answer, browser.as_deref(), || people.now())
                 .await
         }
-        None => Err("the answer says something twice".into()),
+        None => Err("the answer has a parameter twice".into()),
     };
     let admitted = match finished {
         Ok(admitted) => admitted,

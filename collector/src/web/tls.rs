@@ -69,7 +69,7 @@ impl Certificates {
         };
         let own = self.clone();
         let found = looks.look(move || own.config(), || read.last().map(Ok));
-        let late = || Err("its files do not answer".to_owned());
+        let late = || Err("its files cannot be read in time".to_owned());
         found.await.unwrap_or_else(late)
     }
 
@@ -88,8 +88,7 @@ impl Certificates {
                 || from_files(certificate, key),
                 |why| {
                     tracing::error!(
-                        "the new certificate of the page cannot be used, so the old one is served: \
-                         {why}"
+                        "failed to use the new certificate of the page, so the old one stays: {why}"
                     );
                 },
             ),

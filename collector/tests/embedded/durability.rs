@@ -435,7 +435,7 @@ fn a_log_of_before_there_was_one_for_each_partition_is_refused_unless_it_is_empt
         };
         let text = refused.to_string();
         assert!(
-            text.contains("start the collector that wrote it and stop it"),
+            text.contains("start and stop the collector that wrote the log"),
             "{text}"
         );
         assert!(segment.exists());

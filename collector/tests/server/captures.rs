@@ -324,7 +324,7 @@ async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
     for (does, state, expected) in [
         (Does::Lies, HostState::Lost, "it left"),
         (Does::Mumbles, HostState::Lost, "it left"),
-        (Does::Scrambles, HostState::Failed, "cannot be used"),
+        (Does::Scrambles, HostState::Failed, "is invalid"),
         (
             Does::Stops,
             HostState::Failed,
@@ -334,7 +334,7 @@ async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
         (
             Does::Cycles(5),
             HostState::Failed,
-            "weighs samples in `cycles`",
+            "has weights in `cycles`",
         ),
     ] {
         let rig = Rig::start().await;
@@ -348,7 +348,7 @@ async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
         };
         let found = outcome.host(host);
         assert_eq!(found.state(), state, "{does:?}: {found:?}");
-        let other_unit = "weighs samples in `nanoseconds`";
+        let other_unit = "has weights in `nanoseconds`";
         let told = found.message.contains(expected) || found.message.contains(other_unit);
         assert!(told, "{does:?}: {}", found.message);
         assert_eq!(outcome.samples(), other, "{does:?}");
@@ -386,7 +386,7 @@ async fn what_agents_send_is_weighed_as_it_lies_in_memory() {
     let outcome = rig.capture(request("", LIMIT)).await;
     assert_eq!((outcome.counts(), outcome.samples()), ((3, 1, 2, 0), 3));
     let message = &outcome.host("b").message;
-    assert!(message.contains("found no room"), "{message}");
+    assert!(message.contains("no memory"), "{message}");
     let message = &outcome.host("c").message;
     assert!(message.contains("takes more than 2 MiB"), "{message}");
     assert_eq!(rig.metrics.control_refused.get(), 2);
@@ -412,7 +412,7 @@ async fn times_that_find_no_room_are_left_out_and_told() {
     assert!(notices.iter().any(|one| one.contains(&told)), "{notices:?}");
     assert_eq!(rig.metrics.control_times_shed.get(), shed);
     let of_hosts = outcome.result.hosts.iter().flat_map(|host| &host.notices);
-    let told = "of its samples are left out";
+    let told = "samples: they are left out";
     assert!(of_hosts.into_iter().any(|one| one.contains(told)));
 }
 
@@ -427,7 +427,7 @@ async fn a_clock_that_was_set_after_its_agent_connected_is_set_right() {
     let outcome = rig.capture(request("", LIMIT)).await;
     assert_eq!((outcome.counts(), outcome.samples()), ((2, 2, 0, 0), 5));
     let notices = &outcome.host("web-000").notices;
-    let told = "its clock is 3600.0 s ahead of the collector's";
+    let told = "the clock of the host is 3600.0 s ahead of the collector's";
     assert!(notices.iter().any(|one| one.contains(told)), "{notices:?}");
     let own = outcome.own.expect("a profile");
     assert_eq!(own.moments.start_unix_ns, NOW - SECOND);
@@ -453,7 +453,7 @@ async fn of_two_hundred_captures_asked_for_at_once_a_few_run_and_the_others_may_
             Ok(stream) => begun.push(stream.into_inner()),
             Err(status) => {
                 assert_eq!(status.code(), Code::ResourceExhausted, "{status:?}");
-                assert!(status.message().contains("8 captures over the fleet run"));
+                assert!(status.message().contains("8 fleet captures run"));
                 assert!(status.metadata().contains_key("retry-after"));
                 refused += 1;
             }
@@ -509,7 +509,7 @@ async fn hosts_are_those_with_samples_and_the_labels_that_are_connected() {
 
     for (selector, expected) in [
         ("unit=\"nobody\"", "no host has samples"),
-        ("host=\"away\"", "none of them is connected (away)"),
+        ("host=\"away\"", "none is connected (away)"),
     ] {
         let refused = rig.started(request(selector, LIMIT)).await;
         let Err(status) = refused else {
@@ -648,7 +648,7 @@ async fn a_collector_asks_the_agents_of_another_on_the_same_store() {
     let hosts: std::collections::BTreeSet<_> = hosts.flatten().collect();
     assert_eq!(hosts.into_iter().collect::<Vec<_>>(), ["here", "there"]);
     assert!(outcome.host("lost").message.contains("cannot be reached"));
-    assert!(outcome.host("gone").message.contains("is not connected"));
+    assert!(outcome.host("gone").message.contains("no longer connected"));
     assert!(
         outcome
             .host("there-too")

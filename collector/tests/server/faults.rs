@@ -44,10 +44,13 @@ async fn breaches_of_the_protocol_end_the_stream_and_store_nothing() {
             part(&|p| p.sample_weights = vec![1, 2]),
             "columns of `samples`",
         ),
-        (part(&|p| p.stack_hashes.truncate(15)), "no multiple of 16"),
+        (
+            part(&|p| p.stack_hashes.truncate(15)),
+            "not a multiple of 16",
+        ),
         (
             part(&|p| p.label_sets[0].names_values.truncate(3)),
-            "a name without a value",
+            "a label without a value",
         ),
         (part(&|p| p.facts = None), "facts in its last part"),
         (part(&|p| p.last = false), "facts in its last part"),
@@ -71,7 +74,7 @@ async fn breaches_of_the_protocol_end_the_stream_and_store_nothing() {
     faulty(
         &rig,
         push_request::Body::Definitions(unasked),
-        "were not asked for",
+        "were not requested",
     )
     .await;
     assert!(rig.store.windows().is_empty());
@@ -105,7 +108,10 @@ async fn more_windows_than_may_be_unanswered_end_the_stream() {
     agent.need().await;
     let status = agent.end().await;
     assert_eq!(status.code(), Code::InvalidArgument);
-    assert!(status.message().contains("without an answer"), "{status:?}");
+    assert!(
+        status.message().contains("wait for an answer"),
+        "{status:?}"
+    );
 }
 
 #[tokio::test]

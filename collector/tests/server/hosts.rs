@@ -160,7 +160,10 @@ async fn one_pause_of_an_agent_is_one_alarm() {
     rig.clock.store(alarm, Ordering::Relaxed);
     let (id, message) = said().expect("an alarm");
     assert_eq!(id, "no_windows");
-    assert!(message.contains("no window has come for 46 s"), "{message}");
+    assert!(
+        message.contains("no window has arrived for 46 s"),
+        "{message}"
+    );
     // What had closed before the pause.
     assert_eq!(agent.store(2, &["x"]).await.outcome, STORED);
     let (id, message) = said().expect("the same alarm");

@@ -258,7 +258,7 @@ async fn definitions_that_are_of_no_use_make_the_window_refused() {
         agent.define(sequence(number), given).await;
         let ack = agent.ack().await;
         assert_eq!(ack.outcome, REFUSED);
-        assert!(ack.reason.contains("lack stacks"), "{ack:?}");
+        assert!(ack.reason.contains("lack requested stacks"), "{ack:?}");
     }
     agent.part(window(3, &["x"])).await;
     agent.need().await;

@@ -120,7 +120,7 @@ async fn one_that_stays_goes_on_when_its_client_has_gone() {
 
 /// What a client is told that has its result, which the collector does not keep.
 fn is_told(notices: &[String]) -> bool {
-    let told = "the collector does not keep its profile, save it";
+    let told = "the collector does not keep the profile of this capture, so save it";
     notices.iter().any(|one| one.contains(told))
 }
 

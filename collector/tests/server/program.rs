@@ -188,7 +188,7 @@ async fn a_hang_up_reads_the_configuration_again() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut program = Program::start(dir.path());
     program.proc.signal(Signal::HUP);
-    let line = logged(&mut program.proc, "configuration read again");
+    let line = logged(&mut program.proc, "configuration reloaded");
     assert!(line.contains("INFO"), "{line}");
     assert!(program.end(Signal::TERM).success());
 }
@@ -207,7 +207,7 @@ fn a_configuration_is_checked_without_starting() {
     let open = run(&["--listen-grpc", "0.0.0.0:7600"]);
     assert_eq!(open.status.code(), Some(3));
     assert!(
-        text(&open.stderr).contains("loopback only"),
+        text(&open.stderr).contains("loopback"),
         "{}",
         text(&open.stderr)
     );

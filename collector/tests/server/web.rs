@@ -415,7 +415,7 @@ async fn files_that_are_not_read_delay_no_acknowledgement() {
         "{refusal}"
     );
     assert!(
-        refusal.contains("16 answers are being read already"),
+        refusal.contains("16 answers are already being sent"),
         "{refusal}"
     );
     for number in 100..110 {
@@ -473,7 +473,7 @@ async fn a_file_larger_than_the_memory_of_a_query_is_refused_for_good() {
     let refused = get(&rig, "/api/profile.folded?from=0").await;
     assert_eq!(refused.status, 429, "{}", refused.text());
     assert!(
-        refused.text().contains("ask for fewer labels"),
+        refused.text().contains("use fewer labels"),
         "{}",
         refused.text()
     );
@@ -531,7 +531,11 @@ async fn a_store_that_takes_nothing_is_not_healthy_until_it_does() {
     until("it is known", || rig.metrics.push_failing.get() == 1).await;
     let health = get(&rig, "/healthz").await;
     assert_eq!(health.status, 503);
-    assert!(health.text().contains("does not take"), "{}", health.text());
+    assert!(
+        health.text().contains("rejects the windows"),
+        "{}",
+        health.text()
+    );
     rig.store.set_fault(None);
     rig.agent("a").await.store(1, &["x"]).await;
     until("it is over", || rig.metrics.push_failing.get() == 0).await;

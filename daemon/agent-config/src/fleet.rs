@@ -24,8 +24,9 @@ pub struct CollectorTls {
 /// The sentence of the section.
 pub(super) const SECTION: (&str, &str) = (
     "collector.tls",
-    "A certificate that somebody else renews (cert-manager, SPIRE's helper, a company's authority), in place of \
-     `agent-ctl join`. The collector must name that authority in identity.outside.",
+    "A certificate that another program renews (cert-manager, SPIRE's helper, a company's \
+     authority), instead of `agent-ctl join`. The collector must name its authority in \
+     identity.outside.",
 );
 
 const fn file(
@@ -71,8 +72,8 @@ pub(super) const fn host_name_key() -> Key<Config> {
     word(
         "collector.host_name",
         proto::HOST_NAME_BYTES_MAX,
-        "What this host is called, which is the label host where it joined without another name: in a pod the \
-         name of its node. null: its host name.",
+        "Name of this host. It becomes the label host, unless the host joined with another name. \
+         In a pod, use the name of the node. null: the host name.",
         |c| text_or_null(&c.collector.host_name),
         |c, v| c.collector.host_name = as_text(&v).map(str::to_owned),
     )
@@ -85,7 +86,8 @@ pub(super) const fn dir_key() -> Key<Config> {
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where the host keeps its key and what it knows of its fleet, from `agent-ctl join` on.",
+        doc: "Directory for the host's key and the data of its fleet, which `agent-ctl join` \
+            fills.",
         get: |c| Value::Text(c.collector.identity_dir.display().to_string()),
         put: |c, v| {
             if let Some(dir) = as_text(&v) {
@@ -99,9 +101,9 @@ pub(super) const fn dir_key() -> Key<Config> {
 pub(super) const fn join_key() -> Key<Config> {
     file(
         "collector.join_file",
-        "File with the line that `agent-ctl hosts invite` prints, or its last two words: a host that is \
-         a member of no fleet joins with it by itself, and tries again until it is let in. For images and \
-         clusters.",
+        "File with the line that `agent-ctl hosts invite` prints, or its last two words. A host \
+         that is not a member of a fleet joins with it by itself, and retries until it succeeds. \
+         Use this for images and clusters.",
         |c| path_or_null(&c.collector.join_file),
         |c, v| c.collector.join_file = as_text(&v).map(PathBuf::from),
     )
@@ -112,8 +114,8 @@ pub(super) const fn address_key() -> Key<Config> {
     word(
         "collector.tls.address",
         WORD_BYTES_MAX,
-        "Where the collector's listen.tls is: HOST:PORT. null: the host joins a fleet with `agent-ctl join`, or \
-         none.",
+        "Address of the collector's listen.tls: HOST:PORT. null: no certificate from files; the \
+         host can join a fleet with `agent-ctl join`.",
         |c| text_or_null(&c.collector.tls.address),
         |c, v| c.collector.tls.address = as_text(&v).map(str::to_owned),
     )
@@ -123,7 +125,8 @@ pub(super) const fn address_key() -> Key<Config> {
 pub(super) const fn cert_key() -> Key<Config> {
     file(
         "collector.tls.cert_file",
-        "PEM file with the certificate of this host and those that signed it. It is read again when it changes.",
+        "PEM file with the certificate of this host and the certificates that signed it. The \
+         daemon reads it again when it changes.",
         |c| path_or_null(&c.collector.tls.cert_file),
         |c, v| c.collector.tls.cert_file = as_text(&v).map(PathBuf::from),
     )
@@ -133,7 +136,7 @@ pub(super) const fn cert_key() -> Key<Config> {
 pub(super) const fn key_key() -> Key<Config> {
     file(
         "collector.tls.key_file",
-        "PEM file with its key. It is read again when it changes.",
+        "PEM file with the key of the certificate. The daemon reads it again when it changes.",
         |c| path_or_null(&c.collector.tls.key_file),
         |c, v| c.collector.tls.key_file = as_text(&v).map(PathBuf::from),
     )
@@ -143,8 +146,9 @@ pub(super) const fn key_key() -> Key<Config> {
 pub(super) const fn ca_key() -> Key<Config> {
     file(
         "collector.tls.ca_file",
-        "PEM file with the authorities that sign the collector's certificate: data_dir/identity/authority.crt of the \
-         collector, or others where it has identity.outside.cert_file. It is read again when it changes.",
+        "PEM file with the authorities that sign the collector's certificate: \
+         data_dir/identity/authority.crt of the collector, or others if it has \
+         identity.outside.cert_file. The daemon reads it again when it changes.",
         |c| path_or_null(&c.collector.tls.ca_file),
         |c, v| c.collector.tls.ca_file = as_text(&v).map(PathBuf::from),
     )
@@ -155,8 +159,8 @@ pub(super) const fn name_key() -> Key<Config> {
     word(
         "collector.tls.server_name",
         WORD_BYTES_MAX,
-        "Name in DNS that the collector's certificate must have. null: collector.fleetprof.internal, which the \
-         authority of its own fleet gives it.",
+        "DNS name that the collector's certificate must have. null: collector.fleetprof.internal, \
+         the name in certificates from the fleet's own authority.",
         |c| text_or_null(&c.collector.tls.server_name),
         |c, v| c.collector.tls.server_name = as_text(&v).map(str::to_owned),
     )
@@ -168,7 +172,8 @@ impl Config {
         let tls = &self.collector.tls;
         let Some(address) = &tls.address else {
             let lone = tls.cert_file.is_some() || tls.key_file.is_some() || tls.ca_file.is_some();
-            let message = "is null, and files of certificates are named: say where the collector is, as HOST:PORT";
+            let message = "is null, but certificate files are set: set the collector's address, \
+                HOST:PORT";
             return lone.then(|| Conflict::new("collector.tls.address", message.to_owned()));
         };
         let parts = address.rsplit_once(':');
@@ -177,11 +182,11 @@ impl Config {
         });
         if !sound {
             let address = config::shown(address);
-            let message = format!("is `{address}`: it is HOST:PORT");
+            let message = format!("is `{address}`: expected HOST:PORT");
             return Some(Conflict::new("collector.tls.address", message));
         }
         if self.collector.address.is_some() {
-            let message = "is set, and so is `collector.address`: a host has one collector";
+            let message = "and `collector.address` are both set: set only one of them";
             return Some(Conflict::new("collector.tls.address", message.to_owned()));
         }
         for (key, file) in [
@@ -190,8 +195,8 @@ impl Config {
             ("collector.tls.ca_file", &tls.ca_file),
         ] {
             if file.is_none() {
-                let message = "is null, and `collector.tls.address` is set: the certificate, its key and the \
-                               authorities of the collector are three files";
+                let message = "is null, but `collector.tls.address` is set: set `cert_file`, \
+                    `key_file` and `ca_file`";
                 return Some(Conflict::new(key, message.to_owned()));
             }
         }

@@ -21,7 +21,10 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("unwind", "How user stacks are walked."),
     ("symbols", "How native and kernel addresses get names."),
     ("jit", "How generated code gets names."),
-    ("containers", "Who containers are, as their runtimes tell."),
+    (
+        "containers",
+        "Names and labels of containers, from their runtimes.",
+    ),
     ("windows", "How samples are folded over time."),
     (
         "recorder",
@@ -31,21 +34,21 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "captures",
         "Captures on demand: new recordings next to the continuous profile.",
     ),
-    ("budget", "What the daemon may cost, and keeps to."),
+    ("budget", "Limits on the CPU time and memory of the daemon."),
     ("server", "The gRPC server that agent-ctl talks to."),
     ("server.tls", "Certificates for TCP. All null: no TLS."),
     ("metrics", "Prometheus metrics of the daemon itself."),
     (
         "collector",
-        "Where closed windows are pushed, so that the fleet can be asked.",
+        "The collector that gets closed windows and answers queries about the fleet.",
     ),
     fleet::SECTION,
     (
         "collector.spool",
-        "What waits for the collector, on disk: it survives a restart and a reboot.",
+        "Windows that wait for the collector, on disk. They survive a restart and a reboot.",
     ),
     ("log", "The daemon's own log, on standard error."),
-    ("shutdown", "The end of the daemon."),
+    ("shutdown", "How the daemon stops."),
 ];
 
 /// Most labels that can be chosen. With those of a pod of the same names they fit, beside all
@@ -102,8 +105,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 9999),
         unit: "samples a second on each busy CPU",
         reload: Reload::Live,
-        doc: "How often. 99 keeps out of step with timers that run at 100 Hz. Each sample costs \
-              the CPU it is taken on about 15 µs in a virtual machine: 0.15 % at 99.",
+        doc: "How often to sample. 99 stays out of step with timers that run at 100 Hz. In a \
+            virtual machine each sample costs its CPU about 15 µs: 0.15 % at 99.",
         get: |c| Value::Int(c.sampling.rate_hz.into()),
         put: |c, v| put_int(&mut c.sampling.rate_hz, &v),
     },
@@ -112,9 +115,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PowerOfTwoOrAuto(64, 65536),
         unit: "KiB for each CPU",
         reload: Reload::Live,
-        doc: "Ring buffer between kernel and daemon. 0: large enough for more than a second of \
-              samples, smaller on hosts with many CPUs. Too small a ring loses samples, which are \
-              counted. More than perf_event_mlock_kb (516 by default) needs CAP_IPC_LOCK.",
+        doc: "Size of the ring buffer between kernel and daemon. 0: large enough for more than a \
+            second of samples, smaller on hosts with many CPUs. If the ring is too small, samples \
+            are lost and counted. More than perf_event_mlock_kb (516 by default) needs \
+            CAP_IPC_LOCK.",
         get: |c| Value::Int(c.sampling.ring_kib.into()),
         put: |c, v| put_int(&mut c.sampling.ring_kib, &v),
     },
@@ -123,9 +127,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(16, 1024),
         unit: "frames",
         reload: Reload::Live,
-        doc: "Most frames kept of a stack; deeper ones are cut at the root and marked. Where stacks \
-              are walked by frame pointers, the kernel's sysctl kernel.perf_event_max_stack (127 \
-              by default) cuts them sooner.",
+        doc: "Maximum number of frames in a stack; deeper stacks are cut at the root and marked. \
+            With frame pointers, the sysctl kernel.perf_event_max_stack (127 by default) cuts \
+            stacks earlier.",
         get: |c| Value::Int(c.sampling.max_stack_depth.into()),
         put: |c, v| put_int(&mut c.sampling.max_stack_depth, &v),
     },
@@ -135,9 +139,9 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Live,
         doc: "stack-copy: the kernel copies the top of each user stack and the daemon unwinds it, \
-              complete stacks whatever the compiler did. frame-pointer: the kernel follows frame \
-              pointers; code compiled without them shows one to three frames. auto: stack-copy, \
-              with a smaller copy or none where memory, CPUs or rights do not allow it.",
+            so stacks are complete whatever the compiler did. frame-pointer: the kernel follows \
+            frame pointers; code compiled without them shows one to three frames. auto: \
+            stack-copy, with a smaller copy or none if memory, CPUs or rights do not allow it.",
         get: |c| word(&c.unwind.mode, MODES),
         put: |c, v| put_word(&mut c.unwind.mode, &v, MODES),
     },
@@ -146,9 +150,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 56),
         unit: "KiB",
         reload: Reload::Live,
-        doc: "How much of the user stack is copied with each sample. 16 reaches the start of nearly \
-              every program. The copy is unwound at once, or within a second of the first sample of \
-              a new program, and never kept.",
+        doc: "How much of the user stack to copy with each sample. 16 reaches the start of nearly \
+            every program. The daemon unwinds the copy at once, or within a second of the first \
+            sample of a new program, and never keeps it.",
         get: |c| Value::Int(c.unwind.stack_kib.into()),
         put: |c, v| put_int(&mut c.unwind.stack_kib, &v),
     },
@@ -157,10 +161,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 56),
         unit: "KiB",
         reload: Reload::Live,
-        doc: "How much is copied instead while more than 2 % of the stacks are deeper than \
-              `stack_kib`, until that has been enough again for five minutes. Not where the rings \
-              or the CPU budget have no room for it. No more than `stack_kib`: the copy is never \
-              enlarged.",
+        doc: "How much to copy instead while more than 2 % of the stacks are deeper than \
+            `stack_kib`, and for five minutes after that. The copy stays smaller if the rings or \
+            the CPU budget have no room for it. A value up to `stack_kib` never enlarges the copy.",
         get: |c| Value::Int(c.unwind.stack_kib_max.into()),
         put: |c, v| put_int(&mut c.unwind.stack_kib_max, &v),
     },
@@ -169,11 +172,11 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Look once at the memory of a thread whose stacks the copy cuts at one and the same call, \
-              to complete them for as long as that call runs, which one of the thread's four debug \
-              registers tells. Only addresses of code and of the stack are kept of what is read. And read \
-              pages of stacks that nobody has touched, which end copies. false: such stacks end \
-              where the copy ends.",
+        doc: "If the copy cuts the stacks of a thread at the same call again and again, read the \
+            thread's memory once to complete them while that call runs; one of the thread's four \
+            debug registers tells when it returns. The daemon keeps only addresses of code and of \
+            the stack. It also reads untouched stack pages, which end copies. false: such stacks \
+            end where the copy ends.",
         get: |c| Value::Bool(c.unwind.look),
         put: |c, v| put_bool(&mut c.unwind.look, &v),
     },
@@ -182,9 +185,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Derive unwind rows from the instructions of code that has none: static programs of \
-              musl, hand-written assembly, compilers that write none. Where that contradicts itself \
-              the code stays without. false: such code is passed by frame pointers alone.",
+        doc: "Derive unwind rows from the instructions of code that has none: static musl \
+            programs, hand-written assembly, compilers that write no unwind information. Code \
+            whose derived rows contradict each other stays without. false: such code is unwound \
+            only with frame pointers.",
         get: |c| Value::Bool(c.unwind.derive),
         put: |c, v| put_bool(&mut c.unwind.derive, &v),
     },
@@ -193,8 +197,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Look for the caller of generated code of whose frame nothing is known (LuaJIT, Guile) \
-              on its stack: the nearest word from which unwind tables lead to a start function. Such \
+        doc: "Search the stack for the caller of generated code whose frame is unknown (LuaJIT, \
+              Guile): the nearest address from which unwind tables lead to a start function. Such \
               stacks end with `scanned`. false: they end with `generated_code`.",
         get: |c| Value::Bool(c.unwind.scan),
         put: |c, v| put_bool(&mut c.unwind.scan, &v),
@@ -204,8 +208,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Complete stacks whose copy ends within the frame of a function with the callers that \
-              it had in two other processes of the cgroup, where they were seen; needs `look`. Such \
+        doc: "If a copy ends within the frame of a function, complete the stack with the callers \
+              that the function had in two other processes of the cgroup. This needs `look`. Such \
               stacks end with `known_callers`. false: they end where the copy ends.",
         get: |c| Value::Bool(c.unwind.known_callers),
         put: |c, v| put_bool(&mut c.unwind.known_callers, &v),
@@ -215,8 +219,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(4, 4096),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Unwind tables of executables kept in memory; the least used go first. Too small a \
-              cache reads files again and again, and cuts stacks meanwhile.",
+        doc: "Memory for unwind tables of executables; the least used are dropped first. If the \
+            cache is too small, the daemon reads files again and again, and stacks are cut \
+            meanwhile.",
         get: |c| Value::Int(c.unwind.cache_mib.into()),
         put: |c, v| put_int(&mut c.unwind.cache_mib, &v),
     },
@@ -225,8 +230,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Source file and line of native frames. Needs debug information, and several times \
-              the time. A file whose debug information takes more than `cache_mib` has none.",
+        doc: "Record source file and line of native frames. This needs debug information and \
+            several times the time. A file whose debug information takes more than `cache_mib` \
+            gets no lines.",
         get: |c| Value::Bool(c.symbols.lines),
         put: |c, v| put_bool(&mut c.symbols.lines, &v),
     },
@@ -235,7 +241,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Frames for inlined functions. Costs what lines cost.",
+        doc: "Record frames for inlined functions, at the same cost as lines.",
         get: |c| Value::Bool(c.symbols.inlined_frames),
         put: |c, v| put_bool(&mut c.symbols.inlined_frames, &v),
     },
@@ -244,7 +250,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Paths(16),
         unit: "",
         reload: Reload::Restart,
-        doc: "Where separate debug files are looked for, first match wins.",
+        doc: "Directories to search for separate debug files; the first match wins.",
         get: |c| Value::List(c.symbols.debug_dirs.iter().map(|dir| text(dir)).collect()),
         put: |c, v| {
             if let Value::List(list) = v {
@@ -257,9 +263,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Urls(8),
         unit: "",
         reload: Reload::Restart,
-        doc: "Servers that are asked, in this order, for the debug files of programs without symbols: they \
-              learn which builds run here. Nothing waits for them; what they have names the samples that \
-              come afterwards. A collector can ask instead, for the whole fleet, and names what is stored.",
+        doc: "debuginfod servers to ask, in this order, for debug files of programs without \
+            symbols. The servers learn which builds run here. Nothing waits for them: later \
+            samples get the names. A collector can ask instead for the complete fleet, and then \
+            stored windows get names too.",
         get: |c| Value::List(c.symbols.debuginfod.clone()),
         put: |c, v| {
             if let Value::List(list) = v {
@@ -272,7 +279,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where files from these servers are kept; nothing else may be in it.",
+        doc: "Directory for files from these servers; it must have nothing else in it.",
         get: |c| Value::Text(text(&c.symbols.debuginfod_dir)),
         put: |c, v| {
             if let Some(text) = as_text(&v) {
@@ -285,7 +292,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Most that these files may take; those not used for longest go first.",
+        doc: "Maximum size of these files; the least recently used are deleted first.",
         get: |c| Value::Int(c.symbols.debuginfod_mib.into()),
         put: |c, v| put_int(&mut c.symbols.debuginfod_mib, &v),
     },
@@ -294,8 +301,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 4096),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Symbol tables and names kept; the least used go first. Too small a cache reads files \
-              again and again.",
+        doc: "Memory for symbol tables and names; the least used are dropped first. If the cache \
+            is too small, the daemon reads files again and again.",
         get: |c| Value::Int(c.symbols.cache_mib.into()),
         put: |c, v| put_int(&mut c.symbols.cache_mib, &v),
     },
@@ -305,7 +312,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Restart,
         doc: "Read /tmp/perf-PID.map of processes with samples in generated code (node \
-              --perf-basic-prof and others). Only regular files of the process's own user count.",
+            --perf-basic-prof and others). The map must be a regular file of the process's own \
+            user.",
         get: |c| Value::Bool(c.jit.perf_maps),
         put: |c, v| put_bool(&mut c.jit.perf_maps, &v),
     },
@@ -314,8 +322,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Read the jitdumps (jit-PID.dump) that processes map, as node --perf-prof and others do: \
-              names with exact times. Only regular files of the process's own user count.",
+        doc: "Read the jitdumps (jit-PID.dump) that processes map, as node --perf-prof and others \
+              do: names with exact times. A jitdump must be a regular file of the process's own \
+              user.",
         get: |c| Value::Bool(c.jit.jitdumps),
         put: |c, v| put_bool(&mut c.jit.jitdumps, &v),
     },
@@ -324,8 +333,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1024),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "How much of a perf map is read, and most memory for its names; the names of all generated \
-              code together take at most twice that. What lies beyond has no names, and is counted.",
+        doc: "How much of a perf map to read, and the maximum memory for its names. The names of \
+            all generated code together take at most twice this. Code beyond the limit has no \
+            names, and is counted.",
         get: |c| Value::Int(c.jit.perf_map_max_mib.into()),
         put: |c, v| put_int(&mut c.jit.perf_map_max_mib, &v),
     },
@@ -334,10 +344,11 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Attach to Java processes (HotSpot, JDK 17 and later) whose code has no names, and have them \
-              write /tmp/perf-PID.map, which is removed when nobody needs it any more. Uses the JVM's own \
-              attach mechanism as the JVM's user: the daemon needs root, or CAP_SETUID and CAP_SETGID \
-              (deploy/systemd/fleetprofd-attach.conf). -XX:+DisableAttachMechanism is respected.",
+        doc: "Attach to Java processes (HotSpot, JDK 17 and later) whose code has no names, and \
+              make them write /tmp/perf-PID.map, which the daemon removes when it is no longer \
+              needed. This uses the JVM's own attach mechanism as the JVM's user, so the daemon \
+              needs root, or CAP_SETUID and CAP_SETGID (deploy/systemd/fleetprofd-attach.conf). \
+              -XX:+DisableAttachMechanism is respected.",
         get: |c| Value::Bool(c.jit.hotspot_attach),
         put: |c, v| put_bool(&mut c.jit.hotspot_attach, &v),
     },
@@ -346,9 +357,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 86_400),
         unit: "seconds",
         reload: Reload::Restart,
-        doc: "Shortest time between two maps of one JVM, which are asked for only while code without a name \
-              has samples. The JVM halts for its map: for 1 to 14 ms with 500 methods. After failures the \
-              time doubles, up to an hour.",
+        doc: "Minimum time between two maps of one JVM. The daemon asks only while code without a \
+            name has samples. The JVM stops while it writes the map: for 1 to 14 ms with 500 \
+            methods. After failures the time doubles, up to an hour.",
         get: |c| Value::Int(c.jit.hotspot_refresh_s.into()),
         put: |c, v| put_int(&mut c.jit.hotspot_refresh_s, &v),
     },
@@ -357,9 +368,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Have .NET processes (8 and later) write a perf map while their code has samples, through their \
-              diagnostics port, and stop minutes after the last. A process that writes one pays up to a \
-              fifth of its CPU time while it compiles. Needs the rights that jit.hotspot_attach does.",
+        doc: "Make .NET processes (8 and later) write a perf map while their code has samples, \
+            through their diagnostics port, and stop minutes after the last sample. Writing a map \
+            takes up to a fifth of a process's CPU time while it compiles. This needs the same \
+            rights as jit.hotspot_attach.",
         get: |c| Value::Bool(c.jit.dotnet_enable),
         put: |c, v| put_bool(&mut c.jit.dotnet_enable, &v),
     },
@@ -369,8 +381,8 @@ pub const KEYS: &[Key<Config>] = &[
         unit: "",
         reload: Reload::Restart,
         doc: "Ask the runtime of each container once for its name, image and pod: labels \
-              container_name, image, pod and namespace. Nothing is asked but to read. The daemon's \
-              user must be let into the runtime's socket; files are read where it is not.",
+            container_name, image, pod and namespace. The daemon only reads. Its user needs access \
+            to the runtime's socket; without it the daemon reads files instead.",
         get: |c| Value::Bool(c.containers.metadata),
         put: |c, v| put_bool(&mut c.containers.metadata, &v),
     },
@@ -379,8 +391,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::ForeignNames(LABELS_MAX),
         unit: "",
         reload: Reload::Restart,
-        doc: "Labels of containers and their images that samples get as container.label/NAME, and of \
-              pods as pod.label/NAME: [com.docker.compose.service, app.kubernetes.io/name].",
+        doc: "Labels of containers and images to add to samples as container.label/NAME, and of \
+            pods as pod.label/NAME: [com.docker.compose.service, app.kubernetes.io/name].",
         get: |c| Value::List(c.containers.labels.clone()),
         put: |c, v| {
             if let Value::List(names) = v {
@@ -393,10 +405,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Sources(SOURCES_MAX, SOURCE_KINDS),
         unit: "",
         reload: Reload::Restart,
-        doc: "Who is asked, in this order. auto: the usual sockets and files of docker, podman, \
-              containerd and cri-o, if they are root's. A socket is docker:/PATH, podman:/PATH or \
-              cri:/PATH; a directory docker-files:/PATH, bundles:/PATH or storage:/PATH. A socket that \
-              is named here may be anybody's: podman:/run/user/1000/podman/podman.sock.",
+        doc: "Runtimes to ask, in this order. auto: the usual sockets and files of docker, podman, \
+            containerd and cri-o, if root owns them. A socket is docker:/PATH, podman:/PATH or \
+            cri:/PATH; a directory is docker-files:/PATH, bundles:/PATH or storage:/PATH. Any user \
+            may own a socket that is named here: podman:/run/user/1000/podman/podman.sock.",
         get: |c| Value::List(c.containers.sources.clone()),
         put: |c, v| {
             if let Value::List(sources) = v {
@@ -419,7 +431,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(60, 604_800),
         unit: "seconds",
         reload: Reload::Live,
-        doc: "How far back it reaches.",
+        doc: "How far back the recorder reaches.",
         get: |c| Value::Int(c.recorder.retention_s.into()),
         put: |c, v| put_int(&mut c.recorder.retention_s, &v),
     },
@@ -428,8 +440,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(4, 16384),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory it may hold. Under pressure the oldest windows are downsampled (to 1 minute, \
-              then to 10) before they are dropped.",
+        doc: "Memory for the recorder. If it is full, the oldest windows are downsampled (to 1 \
+            minute, then to 10) before they are dropped.",
         get: |c| Value::Int(c.recorder.budget_mib.into()),
         put: |c, v| put_int(&mut c.recorder.budget_mib, &v),
     },
@@ -438,8 +450,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 16_384),
         unit: "MiB on disk",
         reload: Reload::Live,
-        doc: "What the minutes that triggers pinned may take apart from the recorder; beyond it the trigger whose \
-              pins take most loses its oldest. A pin is cut at a quarter of it. A minute of a busy host takes some 100 to 600 KiB.",
+        doc: "Disk space for minutes that triggers pinned, in addition to the recorder. Beyond it, \
+            the trigger whose pins take most loses its oldest pin. A pin is cut at a quarter of \
+            this size. A minute of a busy host takes 100 to 600 KiB.",
         get: |c| Value::Int(c.recorder.pins_mib.into()),
         put: |c, v| put_int(&mut c.recorder.pins_mib, &v),
     },
@@ -448,8 +461,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where pins are kept: a directory of the daemon alone, made with mode 0700 when the first \
-              trigger is configured. They survive restarts and reboots.",
+        doc: "Directory for pins, which only the daemon may use. The daemon creates it with mode \
+            0700 when the first trigger is configured. Pins survive restarts and reboots.",
         get: |c| Value::Text(text(&c.recorder.pins_dir)),
         put: |c, v| {
             if let Some(dir) = as_text(&v) {
@@ -462,9 +475,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(0, 1024),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory for the times of single samples, apart from budget_mib: about 4 bytes each, so the \
-              default holds the last hour of two busy CPUs and three minutes of 64. They show in a heat \
-              map what happened within a second. The oldest are forgotten first. 0: none are kept.",
+        doc: "Memory for the times of single samples, in addition to budget_mib: about 4 bytes \
+            each, so the default holds the last hour of two busy CPUs, or three minutes of 64. \
+            Heat maps need these times to show bursts within a second. The oldest are dropped \
+            first. 0: keep none.",
         get: |c| Value::Int(c.recorder.times_mib.into()),
         put: |c, v| put_int(&mut c.recorder.times_mib, &v),
     },
@@ -473,7 +487,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(0, 32),
         unit: "captures",
         reload: Reload::Live,
-        doc: "How many may run at a time. 0: none, whoever asks.",
+        doc: "How many captures may run at a time. 0: allow none.",
         get: |c| Value::Int(c.captures.max.into()),
         put: |c, v| put_int(&mut c.captures.max, &v),
     },
@@ -491,9 +505,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 9999),
         unit: "samples a second on each CPU",
         reload: Reload::Live,
-        doc: "Highest rate of a capture. Its cost is not held against budget.cpu, for it was asked for: \
-              this and the length bound it. An event with a period that brings more than this of all CPUs \
-              together goes on by this rate after a second, which its result says.",
+        doc: "Highest rate of a capture. budget.cpu does not cover captures: only this key and the \
+            duration limit their cost. If an event with a period causes more samples than this \
+            over all CPUs, the capture continues at this rate after a second, and its result says \
+            so.",
         get: |c| Value::Int(c.captures.rate_max_hz.into()),
         put: |c, v| put_int(&mut c.captures.rate_max_hz, &v),
     },
@@ -502,9 +517,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(0, 10_000_000),
         unit: "context switches and wake-ups a second on each CPU, the mean of all CPUs",
         reload: Reload::Live,
-        doc: "Above this a capture of `off-cpu` ends with what it has, after a second or two. Each costs the \
-              thread it befalls about 3 microseconds, so the default bounds that to a quarter of the host. \
-              0: no bound.",
+        doc: "Above this limit a capture of `off-cpu` ends after a second or two, and keeps the \
+            samples so far. Each switch costs its thread about 3 microseconds, so the default \
+            limits the cost to a quarter of the host. 0: no limit.",
         get: |c| Value::Int(c.captures.switches_max.into()),
         put: |c, v| put_int(&mut c.captures.switches_max, &v),
     },
@@ -513,9 +528,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 4096),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory of the samples of all captures together, apart from budget.memory_mib. Each that starts \
-              may use a quarter of what the others left; what has no room goes under [other], and then the \
-              oldest is given up, which its result says.",
+        doc: "Memory for the samples of all captures, in addition to budget.memory_mib. A new \
+            capture may use a quarter of what the others left. Samples without room are counted as \
+            [other]; after that the oldest windows are dropped. The result says so.",
         get: |c| Value::Int(c.captures.memory_mib.into()),
         put: |c, v| put_int(&mut c.captures.memory_mib, &v),
     },
@@ -524,9 +539,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 4096),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "Memory of what source lines of captures are read from, apart from budget.memory_mib, while a capture \
-              with lines runs. Debug information counts for twice its size without types, its line programs \
-              for eight times theirs; a file over it has no lines, which the result says.",
+        doc: "Memory to read source lines, in addition to budget.memory_mib, while a capture with \
+            lines runs. Debug information needs twice its size without types, line programs eight \
+            times their size. A file above the limit has no lines, and the result says so.",
         get: |c| Value::Int(c.captures.lines_mib.into()),
         put: |c, v| put_int(&mut c.captures.lines_mib, &v),
     },
@@ -535,7 +550,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(0, 10_000),
         unit: "captures",
         reload: Reload::Live,
-        doc: "How many are listed after they ended. The log has them all.",
+        doc: "How many ended captures to list. The log has all of them.",
         get: |c| Value::Int(c.captures.history.into()),
         put: |c, v| put_int(&mut c.captures.history, &v),
     },
@@ -544,10 +559,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Word(&["off", "stacks", "all"]),
         unit: "",
         reload: Reload::Live,
-        doc: "What a collector may have this host capture. The host has the last word: a collector cannot \
-              change it. stacks: CPU time, hardware counters, waits, faults and switches, without filters. all: \
-              probes, tracepoints and filters too, which can slow every process down and read memory. off: \
-              nothing.",
+        doc: "Captures that a collector may start on this host. A collector cannot change this \
+              key. stacks: CPU time, hardware counters, waits, faults and switches, without \
+              filters. all: probes, tracepoints and filters too, which can slow every process down \
+              and read memory. off: nothing.",
         get: |c| word(&c.captures.remote, REMOTE),
         put: |c, v| put_word(&mut c.captures.remote, &v, REMOTE),
     },
@@ -556,8 +571,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Events(64),
         unit: "",
         reload: Reload::Live,
-        doc: "Events that a collector may ask for beside those of `stacks`: [block-io, tracepoint:sched:*]. \
-              Filters still take `all`.",
+        doc: "Events that a collector may use in addition to those of `stacks`: [block-io, \
+            tracepoint:sched:*]. Filters still need `all`.",
         get: |c| Value::List(c.captures.remote_events.clone()),
         put: |c, v| {
             if let Value::List(events) = v {
@@ -570,7 +585,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 9999),
         unit: "Hz",
         reload: Reload::Live,
-        doc: "Highest rate that a collector may ask for, on each CPU.",
+        doc: "Highest rate on each CPU that a collector may use.",
         get: |c| Value::Int(c.captures.remote_rate_max_hz.into()),
         put: |c, v| put_int(&mut c.captures.remote_rate_max_hz, &v),
     },
@@ -579,7 +594,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 3600),
         unit: "s",
         reload: Reload::Live,
-        doc: "Longest capture that a collector may ask for.",
+        doc: "Longest capture that a collector may start.",
         get: |c| Value::Int(c.captures.remote_duration_max_s.into()),
         put: |c, v| put_int(&mut c.captures.remote_duration_max_s, &v),
     },
@@ -588,8 +603,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 480),
         unit: "minutes",
         reload: Reload::Live,
-        doc: "Sum of the captures that a collector may ask for in an hour, each counted with the duration asked \
-              for. More are refused until an hour has passed.",
+        doc: "Total duration of the captures that a collector may start in an hour, by their \
+            requested durations. Further captures are refused until an hour has passed.",
         get: |c| Value::Int(c.captures.remote_minutes_per_hour.into()),
         put: |c, v| put_int(&mut c.captures.remote_minutes_per_hour, &v),
     },
@@ -599,8 +614,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Items(&ITEMS),
         unit: "",
         reload: Reload::Live,
-        doc: "Conditions on a cgroup or the host, looked at once a second. When one is met, the recorder's \
-              minutes around that moment are pinned: they outlive the retention, and `agent-ctl pins` has them.",
+        doc: "Conditions on a cgroup or the host, checked once a second. When a condition is met, \
+            the daemon pins the recorder's minutes around that moment: they outlive the retention, \
+            and `agent-ctl pins` shows them.",
         get: |c| Value::Items(c.triggers.iter().map(Trigger::item).collect()),
         put: |c, v| {
             if let Value::Items(list) = v {
@@ -613,11 +629,14 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::CpuShare,
         unit: "percent of one CPU",
         reload: Reload::Live,
-        doc: "CPU time the daemon may take, answering clients and reading files of users and containers \
-              aside; those are bounded for each owner. Over it for a minute, it copies less of each stack (8 KiB, 4 KiB, nothing), then samples less often (49, 19, 9 Hz), one \
-              step at a time, and goes back when there is room. The first 2 minutes after a start, \
-              when everything is read for the first time, are not judged, so the first step \
-              comes nearly 3 minutes after it at the earliest. Shares stay right, stacks get shorter; `agent-ctl status` says so. auto: 1% for every 16 CPUs or part of 16.",
+        doc: "CPU time the daemon may use, not counting answers to clients and reading files of \
+            users and containers, which have limits for each owner. If the daemon exceeds this for \
+            a minute, it copies less of each stack (8 KiB, 4 KiB, nothing), then samples less \
+            often (49, 19, 9 Hz), one step at a time, and goes back when there is room. The first \
+            2 minutes after a start do not count, because the daemon reads everything for the \
+            first time, so the first step comes nearly 3 minutes after a start at the earliest. \
+            Shares stay right, stacks get shorter; `agent-ctl status` shows the step. auto: 1% for \
+            every 16 CPUs, rounded up.",
         get: |c| Value::Text(c.budget.cpu.to_string()),
         put: |c, v| {
             if let Some(share) = as_text(&v).and_then(CpuShare::parse) {
@@ -630,10 +649,11 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IntOrAuto(48, 65536),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Memory the daemon may take, ring buffers aside. Over it, it gives free memory back, \
-              then keeps smaller caches, then a smaller flight recorder, and goes back when there is \
-              room. 0: the sum of recorder.budget_mib and times_mib, symbols.cache_mib, unwind.cache_mib and \
-              56 more (180 by default), but at most a sixteenth of the machine's memory.",
+        doc: "Memory the daemon may use, not counting ring buffers. Above this the daemon first \
+              returns free memory, then uses smaller caches, then a smaller flight recorder, and \
+              goes back when there is room. 0: the sum of recorder.budget_mib and times_mib, \
+              symbols.cache_mib, unwind.cache_mib and 56 more (180 by default), but at most a \
+              sixteenth of the machine's memory.",
         get: |c| Value::Int(c.budget.memory_mib.into()),
         put: |c, v| put_int(&mut c.budget.memory_mib, &v),
     },
@@ -642,7 +662,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Listen,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where it listens. TCP always takes token_file, and beyond loopback tls too.",
+        doc: "Address to listen on. TCP always needs token_file, and beyond loopback also tls.",
         get: |c| Value::Text(c.server.listen.to_string()),
         put: |c, v| {
             if let Some(listen) = as_text(&v).and_then(Listen::parse) {
@@ -655,7 +675,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Mode,
         unit: "octal permissions",
         reload: Reload::Restart,
-        doc: "Permissions of the unix socket: who may write to it may ask everything.",
+        doc: "Permissions of the unix socket: users who may write to it may use every call.",
         get: |c| Value::Text(c.server.socket_mode.to_string()),
         put: |c, v| {
             if let Some(mode) = as_text(&v).and_then(SocketMode::parse) {
@@ -682,7 +702,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "File with the token that clients over TCP must show; readable by the daemon only.",
+        doc: "File with the token that TCP clients must send. Only the daemon may read it.",
         get: |c| path(c.server.token_file.as_ref()),
         put: |c, v| c.server.token_file = as_text(&v).map(PathBuf::from),
     },
@@ -700,7 +720,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "Private key of the certificate, PEM; readable by the daemon only.",
+        doc: "Private key of the certificate, PEM. Only the daemon may read it.",
         get: |c| path(c.server.tls.as_ref().map(|tls| &tls.key_file)),
         put: |c, v| tls(c).key_file = as_text(&v).map(PathBuf::from).unwrap_or_default(),
     },
@@ -709,7 +729,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PathOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "Certificates that clients must be signed by, PEM; null: clients need none.",
+        doc: "Authorities that must have signed the certificates of clients, PEM; null: clients \
+            need no certificate.",
         get: |c| {
             path(
                 c.server
@@ -725,8 +746,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::LoopbackOrNull,
         unit: "",
         reload: Reload::Restart,
-        doc: "Where /metrics and /healthz are served over HTTP; null: nowhere. Loopback only: \
-              there is no authentication.",
+        doc: "Address to serve /metrics and /healthz over HTTP; null: do not serve them. There is \
+            no authentication, so it must be on loopback.",
         get: |c| {
             c.metrics
                 .listen
@@ -739,9 +760,10 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::PeerOrNull(COLLECTOR_PORT),
         unit: "",
         reload: Reload::Restart,
-        doc: "Collector that gets every closed window, in clear and on loopback only; \
-              `collector: 127.0.0.1` says the same in one line. null: the collector of the fleet that the \
-              host has joined with `agent-ctl join`, or none, and then no spool and no thread for it.",
+        doc: "Collector that gets every closed window, without TLS and only on loopback; \
+            `collector: 127.0.0.1` is the short form. null: the collector of the fleet that the \
+            host has joined with `agent-ctl join`. Without a fleet there is no collector, no spool \
+            and no thread for them.",
         get: |c| {
             c.collector
                 .address
@@ -757,8 +779,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::IdOrNull(proto::HOST_ID_BYTES_MAX),
         unit: "",
         reload: Reload::Restart,
-        doc: "Who this host is to the collector: the same after a reboot, another on every other \
-              machine. null: a hash of /etc/machine-id, or the host name where there is none.",
+        doc: "Id of this host at the collector. It must stay the same after a reboot, and be \
+            unique in the fleet. null: a hash of /etc/machine-id, or the host name if that file is \
+            missing.",
         get: |c| {
             let id = c.collector.host_id.clone();
             id.map_or(Value::Null, Value::Text)
@@ -773,7 +796,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Labels(16, OWN_LABELS),
         unit: "",
         reload: Reload::Live,
-        doc: "Labels that all samples of this host get at the collector: {region: eu, cluster: a}.",
+        doc: "Labels to add to all samples of this host at the collector: {region: eu, cluster: \
+            a}.",
         get: |c| {
             let labels = c.collector.labels.iter();
             Value::Map(labels.map(|(k, v)| (k.clone(), v.clone())).collect())
@@ -789,9 +813,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Words(&[key::PID, key::THREAD, key::COMM, key::CONTEXT]),
         unit: "",
         reload: Reload::Live,
-        doc: "Labels that are merged away before a window is sent. Process ids and names of threads \
-              multiply what a fleet stores; on the host itself they can still be asked for. Pins that are uploaded to \
-              the collector keep all labels.",
+        doc: "Labels to remove before a window is sent. Process ids and thread names multiply the \
+            data that a fleet stores; queries to the agent still have them. Pins that are uploaded \
+            to the collector keep all labels.",
         get: |c| Value::List(c.collector.drop_labels.clone()),
         put: |c, v| {
             if let Value::List(names) = v {
@@ -809,8 +833,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Path,
         unit: "",
         reload: Reload::Restart,
-        doc: "Directory of the daemon alone: made with mode 0700, refused when others own it or may \
-              write to it. One daemon each.",
+        doc: "Directory for the spool, which only one daemon may use. The daemon creates it with \
+            mode 0700, and refuses it if other users own it or may write to it.",
         get: |c| Value::Text(text(&c.collector.spool.dir)),
         put: |c, v| {
             if let Some(dir) = as_text(&v) {
@@ -823,9 +847,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(16, 1 << 20),
         unit: "MiB",
         reload: Reload::Live,
-        doc: "Most disk the windows that wait may take; beyond it the oldest are given up, a \
-              sixteenth of this at a time, and the collector is told. A window of a busy host takes \
-              some 20 to 100 KiB.",
+        doc: "Maximum disk space for waiting windows. Beyond it, the oldest are dropped, a \
+            sixteenth of this size at a time, and the daemon tells the collector. A window of a \
+            busy host takes 20 to 100 KiB.",
         get: |c| Value::Int(c.collector.spool.max_mib),
         put: |c, v| put_int(&mut c.collector.spool.max_mib, &v),
     },
@@ -834,7 +858,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(600, 31_536_000),
         unit: "seconds",
         reload: Reload::Live,
-        doc: "How long a window may wait; older ones are given up, and the collector is told.",
+        doc: "How long a window may wait. Older windows are dropped, and the daemon tells the \
+            collector.",
         get: |c| Value::Int(c.collector.spool.max_age_s),
         put: |c, v| put_int(&mut c.collector.spool.max_age_s, &v),
     },
@@ -846,8 +871,8 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 300),
         unit: "seconds",
         reload: Reload::Live,
-        doc: "Time to close the last window and finish answers after SIGTERM; then the daemon ends \
-              all the same.",
+        doc: "Time after SIGTERM to close the last window and finish answers. After that the \
+            daemon stops in any case.",
         get: |c| Value::Int(c.shutdown.grace_s.into()),
         put: |c, v| put_int(&mut c.shutdown.grace_s, &v),
     },

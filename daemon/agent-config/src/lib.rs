@@ -69,8 +69,8 @@ const HEAD: &str = "\
 #
 # Any key can also be given as an environment variable (FLEETPROF_SAMPLING_RATE_HZ=49) or as a flag
 # (--set sampling.rate_hz=49). A flag wins over the environment, the environment over the file.
-# `agent-ctl config check FILE` tells whether a file is right; `agent-ctl config reload` or SIGHUP
-# puts it in force, except for keys that say \"at the next start\".
+# `agent-ctl config check FILE` checks a file; `agent-ctl config reload` or SIGHUP applies it,
+# except for keys that say \"at the next start\".
 ";
 
 impl config::log::HasLog for Config {
@@ -99,8 +99,9 @@ impl Configuration for Config {
         let open = matches!(self.server.listen, Listen::Unix(_)) && mode.0 & 0o002 != 0;
         let danger = open.then(|| {
             format!(
-                "`server.socket_mode` is {mode}: every user of this machine may ask what runs on it \
-                 and reload the configuration. 0660 with `server.socket_group` lets some"
+                "`server.socket_mode` is {mode}: every user of this machine may query the daemon \
+                 and reload its configuration. Use 0660 with `server.socket_group` to allow only a \
+                 group"
             )
         });
         danger.into_iter().collect()
@@ -156,7 +157,7 @@ impl Config {
                 if path.as_os_str().is_empty() {
                     return conflict(
                         key,
-                        format!("is missing: TLS needs it together with `{other}`"),
+                        format!("is missing: TLS needs both this key and `{other}`"),
                     );
                 }
             }
@@ -164,9 +165,10 @@ impl Config {
         if let Listen::Tcp(address) = self.server.listen {
             if self.server.token_file.is_none() {
                 let message = format!(
-                    "must be set to listen on TCP (`server.listen` is `{address}`): profiles tell \
-                     what runs on the machine, and a TCP port has no owner to check. Create a \
-                     token readable by the daemon only, or listen on `unix:/run/fleetprof/agent.sock`"
+                    "must be set to listen on TCP (`server.listen` is `{address}`): profiles show \
+                     what runs on the machine, and a TCP port has no file permissions. Create a \
+                     token that only the daemon can read, or listen on \
+                     `unix:/run/fleetprof/agent.sock`"
                 );
                 return conflict("server.token_file", message);
             }

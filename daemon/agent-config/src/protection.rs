@@ -28,10 +28,11 @@ pub(super) const fn withhold_key() -> Key<Config> {
         kind: Kind::Selectors(SELECTORS_MAX),
         unit: "",
         reload: Reload::Live,
-        doc: "Whose stacks never leave this host: selectors of labels that a process does not choose \
-              itself, such as unit=vault.service, cgroup^=/secret.slice or namespace=bank. Their samples go \
-              to the collector with weight and cgroup, under the one frame [withheld], and a collector may \
-              not capture them. On the host itself everything stays visible.",
+        doc: "Processes whose stacks never leave this host: selectors with labels that a process \
+            cannot choose itself, such as unit=vault.service, cgroup^=/secret.slice or \
+            namespace=bank. Their samples go to the collector with weight and cgroup, but with the \
+            single frame [withheld], and a collector may not capture them. On the host itself \
+            everything stays visible.",
         get: |c| Value::List(c.withhold.clone()),
         put: |c, v| {
             if let Value::List(selectors) = v {
@@ -48,10 +49,10 @@ pub(super) const fn sandbox_key() -> Key<Config> {
         kind: Kind::Word(&["auto", "off"]),
         unit: "",
         reload: Reload::Restart,
-        doc: "Whether the daemon gives up what it does not need once it has started: system calls such as \
-              execve, ptrace, mount and bpf (seccomp), and for threads that talk to the network all files \
-              but their own (Landlock). auto: as far as the kernel has it; `agent-ctl status` says what is \
-              in force.",
+        doc: "Drop rights that the daemon does not need after its start: system calls such as \
+            execve, ptrace, mount and bpf (seccomp), and, for threads that use the network, access \
+            to all files except their own (Landlock). auto: as far as the kernel supports it; \
+            `agent-ctl status` shows what is active.",
         get: |c| word(&c.sandbox, SANDBOX),
         put: |c, v| put_word(&mut c.sandbox, &v, SANDBOX),
     }

@@ -115,7 +115,7 @@ fn what_can_be_withheld_is_checked_and_shown_as_it_reads() {
     for (text, says) in [
         (
             "withhold: [unit=a, comm=b]",
-            "`comm` is what a process chooses",
+            "a process can change its own `comm`",
         ),
         ("withhold: ['']", "withhold"),
         ("withhold: unit=a", "withhold"),
@@ -402,7 +402,7 @@ fn bad_environment_and_flags_are_refused_where_they_stand() {
     );
     assert_eq!(
         load(&[], &["sampling"]).unwrap_err(),
-        "failed to parse `--set`: `sampling` is not of the form `key=value`"
+        "failed to parse `--set`: `sampling` is not `key=value`"
     );
 }
 
@@ -417,7 +417,7 @@ fn strange_environment_variables_are_told_not_refused() {
     assert_eq!(
         load(&env, &[]).unwrap().warnings,
         [
-            "environment variable `FLEETPROF_SAMPLING_RATE` names no key; did you mean \
+            "failed to use environment variable `FLEETPROF_SAMPLING_RATE`: there is no such key; did you mean \
           `FLEETPROF_SAMPLING_RATE_HZ`?"
         ]
     );
@@ -461,7 +461,7 @@ fn half_a_certificate_is_refused() {
     let server = "listen: '0.0.0.0:7000', token_file: /t";
     assert_eq!(
         refused(&format!("server: {{{server}, tls: {{cert_file: /c}}}}")),
-        "`server.tls.key_file` is missing: TLS needs it together with `server.tls.cert_file` (in `a.yaml` line 1)"
+        "`server.tls.key_file` is missing: TLS needs both this key and `server.tls.cert_file` (in `a.yaml` line 1)"
     );
     let message = refused(&format!(
         "server: {{{server}, tls: {{client_ca_file: /c}}}}"
@@ -573,7 +573,7 @@ fn a_collector_in_one_line_that_is_none_names_the_key() {
     ] {
         let error = collector_of(text).unwrap_err();
         assert!(error.contains("`collector.address`"), "{error}");
-        assert!(error.contains("port 7600 when it is left out"), "{error}");
+        assert!(error.contains("default port 7600"), "{error}");
     }
     let error = collector_of("collector: [127.0.0.1]").unwrap_err();
     assert!(
@@ -662,7 +662,7 @@ fn triggers_are_refused_with_line_and_what_would_be_right() {
     );
     check(
         "name: a, target: hots, when: cpus > 1",
-        "neither `host`, nor a path",
+        "expected `host`, a path",
     );
     check(
         "name: a, target: host",
@@ -670,19 +670,19 @@ fn triggers_are_refused_with_line_and_what_would_be_right() {
     );
     check(
         "name: t, target: host, when: cpus > 2",
-        "has two triggers called `t`",
+        "has two triggers with the name `t`",
     );
     check(
         "name: a b, target: host, when: cpus > 2",
-        "a name has 1 to 64 letters",
+        "use 1 to 64 letters",
     );
     check(
         "name: a, target: host, when: nr_throttled > 2",
-        "is of cgroups alone",
+        "only cgroups have",
     );
     check(
         "name: a, target: /a, when: run_queue > 2",
-        "is of the host alone",
+        "only the host has",
     );
     check(
         "name: a, target: host, when: cpus > 2, clear: 3",
@@ -752,8 +752,8 @@ log: {levl: info}
             9,
             "`cpus`?",
         ),
-        ("`triggers` has two triggers called `a`", 11, ""),
-        ("`triggers` `c`: `nr_throttled` is of cgroups alone", 15, ""),
+        ("`triggers` has two triggers with the name `a`", 11, ""),
+        ("`triggers` `c`: only cgroups have `nr_throttled`", 15, ""),
     ];
     let found = check(text).unwrap_err();
     for (what, line, nearest) in expected {

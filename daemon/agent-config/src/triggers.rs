@@ -44,26 +44,27 @@ const FIELDS: &[Field] = &[
         kind: Kind::Text(64),
         required: true,
         default: "",
-        doc: "What it is called in pins, status and log: letters, digits, `_`, `.` and `-`.",
+        doc: "Name of the trigger in pins, status and log: letters, digits, `_`, `.` and `-`.",
     },
     Field {
         name: "target",
         kind: Kind::Text(1024),
         required: true,
         default: "",
-        doc: "What it looks at, with all below: `host`, the path of a cgroup, a path with `*` and `?` in \
-              names (`/system.slice/*.service`; `**` is any number of names), or the name of a unit. Each \
-              cgroup that is found is looked at by itself.",
+        doc: "What the trigger checks, with all cgroups below: `host`, the path of a cgroup, a \
+            path with `*` and `?` in names (`/system.slice/*.service`; `**` is any number of \
+            names), or the name of a unit. Each matching cgroup is checked separately.",
     },
     Field {
         name: "when",
         kind: Kind::Text(128),
         required: true,
         default: "",
-        doc: "`QUANTITY > NUMBER` or `QUANTITY rises > NUMBERx in TIME`, which compares with the mean of that \
-              time before. Quantities: cpu_share (of all CPUs, 0 to 1), cpus (CPUs in use), nr_throttled \
-              (periods a second in which cpu.max stopped it), run_queue (tasks that run or wait, a CPU; host \
-              only), psi.RESOURCE.KIND.AVERAGE (cpu, memory or io; some or full; avg10, avg60 or avg300; \
+        doc: "`QUANTITY > NUMBER` or `QUANTITY rises > NUMBERx in TIME`, which compares with the \
+              mean of the time before. Quantities: cpu_share (of all CPUs, 0 to 1), cpus (CPUs in \
+              use), nr_throttled (periods a second in which cpu.max throttled the cgroup), \
+              run_queue (running or waiting tasks for each CPU; host only), \
+              psi.RESOURCE.KIND.AVERAGE (cpu, memory or io; some or full; avg10, avg60 or avg300; \
               percent).",
     },
     Field {
@@ -71,14 +72,15 @@ const FIELDS: &[Field] = &[
         kind: Kind::Duration(0, 3600),
         required: false,
         default: "0s",
-        doc: "How long it has to be so without a break.",
+        doc: "How long the condition must hold without a break.",
     },
     Field {
         name: "clear",
         kind: Kind::Decimal,
         required: false,
         default: "the number of `when`",
-        doc: "It can fire again only after the quantity (with `rises`: its multiple) was not above this.",
+        doc: "The trigger can fire again only after the quantity (with `rises`: its multiple) was \
+            at or below this.",
     },
     Field {
         name: "cooldown",
@@ -92,35 +94,36 @@ const FIELDS: &[Field] = &[
         kind: Kind::Int(1, 1000),
         required: false,
         default: "10",
-        doc: "Most firings on one day (UTC), of all its targets.",
+        doc: "Maximum number of firings on one day (UTC), over all targets.",
     },
     Field {
         name: "keep_before",
         kind: Kind::Duration(0, BEFORE_MAX_S),
         required: false,
         default: "5m",
-        doc: "How much of the recorder's past is pinned.",
+        doc: "How much of the time before to pin.",
     },
     Field {
         name: "keep_after",
         kind: Kind::Duration(0, AFTER_MAX_S),
         required: false,
         default: "2m",
-        doc: "How much of what follows is pinned.",
+        doc: "How much of the time after to pin.",
     },
     Field {
         name: "capture.event",
         kind: Kind::Text(256),
         required: true,
         default: "",
-        doc: "Also capture this event of the target when it fires, as `agent-ctl capture` does.",
+        doc: "Capture this event of the target when the trigger fires, as `agent-ctl capture` \
+            does.",
     },
     Field {
         name: "capture.duration",
         kind: Kind::Duration(1, 3600),
         required: false,
         default: "30s",
-        doc: "For how long.",
+        doc: "How long to capture.",
     },
     Field {
         name: "capture.rate_hz",
@@ -187,7 +190,7 @@ pub struct Trigger {
 pub struct TriggerCapture {
     /// The event.
     pub event: String,
-    /// For how long.
+    /// How long to capture.
     pub duration: Seconds,
     /// Samples a second on each CPU; 0: as the event is best sampled.
     pub rate_hz: u32,

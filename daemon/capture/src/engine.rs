@@ -512,8 +512,8 @@ fn checked(
         Every::Rate(rate) => match facts::max_sample_rate() {
             Some(most) if most < rate => {
                 notices.push(format!(
-                    "sampled at {most} Hz instead of {rate}: kernel.perf_event_max_sample_rate, which \
-                     the kernel lowers when samples take long"
+                    "sampled at {most} Hz instead of {rate}: kernel.perf_event_max_sample_rate is \
+                     the limit, and the kernel lowers it when samples take long"
                 ));
                 Ok(Every::Rate(most.max(1)))
             }

@@ -34,7 +34,7 @@ const EVENT_BYTES_MAX: usize = 4096 + 512;
 #[derive(Debug, Error)]
 pub enum EventError {
     /// No event is called so.
-    #[error("no event `{name}`{}", suggestion(*nearest))]
+    #[error("failed to find event `{name}`{}", suggestion(*nearest))]
     Unknown {
         /// What was asked for.
         name: String,
@@ -42,7 +42,7 @@ pub enum EventError {
         nearest: Option<&'static str>,
     },
     /// A name with parts of which some are missing or wrong.
-    #[error("failed to read the event `{name}`: it is written `{form}`")]
+    #[error("failed to read event `{name}`: expected `{form}`")]
     Form {
         /// What was asked for.
         name: String,
@@ -53,7 +53,10 @@ pub enum EventError {
     #[error(transparent)]
     Tracefs(#[from] TracefsError),
     /// The kernel has no uprobes.
-    #[error("failed to set a uprobe: the kernel has none (`{}`)", uprobe::KIND)]
+    #[error(
+        "failed to set a uprobe: the kernel has no uprobes (`{}`)",
+        uprobe::KIND
+    )]
     NoUprobes(#[source] io::Error),
     /// The executable of a uprobe.
     #[error("failed to set a uprobe in `{path}`")]
@@ -91,7 +94,7 @@ pub enum EventError {
         source: ElfError,
     },
     /// It has no such function.
-    #[error("no function `{function}` in `{path}`{hint}")]
+    #[error("failed to find function `{function}` in `{path}`{hint}")]
     NoFunction {
         /// The file.
         path: String,
@@ -597,10 +600,13 @@ mod tests {
 
     #[test]
     fn a_name_that_is_none_is_told_with_the_nearest() {
-        assert_eq!(told("cycels"), "no event `cycels`; the nearest is `cycles`");
+        assert_eq!(
+            told("cycels"),
+            "failed to find event `cycels`; the nearest is `cycles`"
+        );
         assert_eq!(
             told("context-switch"),
-            "no event `context-switch`; the nearest is `context-switches`"
+            "failed to find event `context-switch`; the nearest is `context-switches`"
         );
         assert!(told("zzz").contains("events are `cpu-clock`"));
     }

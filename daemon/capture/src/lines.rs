@@ -34,7 +34,7 @@ pub fn notice(profile: &Profile) -> Option<String> {
     let named = without.iter().take(FILES_NAMED);
     let mut named: Vec<String> = named
         .map(|&(module, count)| match module {
-            "" => format!("files that are not known ({count})"),
+            "" => format!("unknown files ({count})"),
             _ => format!("{module} ({count})"),
         })
         .collect();

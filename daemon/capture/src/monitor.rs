@@ -191,8 +191,8 @@ impl CaptureMonitor {
             self.excessive = true;
             captures.counts.excessive.fetch_add(1, Ordering::Relaxed);
             self.add(vec![format!(
-                "{a_second} context switches and wake-ups a second are more than the {most} that \
-                 `captures.switches_max` allows on all CPUs: what came until then is here"
+                "the capture ended early: {a_second} context switches and wake-ups a second exceed \
+                 the {most} that `captures.switches_max` allows on all CPUs"
             )]);
             return None;
         }
@@ -207,7 +207,8 @@ impl CaptureMonitor {
                 captures.counts.slowed.fetch_add(1, Ordering::Relaxed);
                 let after = now.since(self.started_at).as_secs_f64();
                 let notice = format!(
-                    "{found}: from {after:.1} s on one event in {period} is sampled and stands for all of them"
+                    "{found}: from {after:.1} s on, one event in {period} was sampled and counted \
+                     for all of them"
                 );
                 self.add(vec![notice]);
                 self.add(notices);
@@ -222,7 +223,7 @@ impl CaptureMonitor {
                 self.span = (self.span * 2).min(SLOW_PAUSE_MAX);
                 let why = status.message();
                 self.unslowed = Some(format!(
-                    "{found}, and could not be sampled more rarely: {why}"
+                    "{found}, and the period could not be raised: {why}"
                 ));
                 None
             }
@@ -247,32 +248,31 @@ impl CaptureMonitor {
             let unseen = match self.unseen {
                 Some(used) => {
                     let used = used.as_secs_f64() * 1e3;
-                    format!(
-                        "at least {used:.0} ms of CPU time that the new one used before are missing"
-                    )
+                    format!("at least {used:.0} ms of CPU time of the new cgroup are missing")
                 }
-                None => "what the new one did before is missing".to_owned(),
+                None => "the start of the new cgroup is missing".to_owned(),
             };
             notices.push(format!(
-                "the cgroup was removed and made again {}: it was followed, and {unseen}",
+                "the cgroup was removed and created again {}: the capture followed it, and \
+                 {unseen}",
                 times(self.followed)
             ));
         } else if self.returned > 0 {
             notices.push(format!(
-                "the target was gone {} and came back: no cgroup of it was there for {:.1} s",
+                "the target disappeared {} and came back: it had no cgroup for {:.1} s",
                 times(self.returned),
                 self.away.as_secs_f64()
             ));
         }
         if let Some(why) = &self.unfollowed {
             notices.push(format!(
-                "the cgroup was removed and made again, and the new one is not sampled: {why}"
+                "the cgroup was removed and created again, and the new cgroup is not sampled: {why}"
             ));
         }
         if let Some(gone) = self.gone {
             let after = gone.since(self.started_at).as_secs_f64();
             notices.push(format!(
-                "the target was gone after {after:.0} s: no cgroup of it was left"
+                "the target disappeared after {after:.0} s: it had no cgroup any more"
             ));
         }
         notices

@@ -48,12 +48,12 @@ pub fn range(
     } = range.unwrap_or_default();
     if start_unix_ns < 0 || end_unix_ns < 0 {
         return Err(invalid(
-            "failed to take the time range: a time is before 1970",
+            "failed to use the time range: a time is before 1970",
         ));
     }
     if end_unix_ns != 0 && end_unix_ns < start_unix_ns {
         return Err(invalid(
-            "failed to take the time range: it ends before it starts",
+            "failed to use the time range: it ends before it starts",
         ));
     }
     let start = if start_unix_ns == 0 {
@@ -78,7 +78,7 @@ pub fn interval(interval_ms: u32) -> Result<Option<Duration>, Status> {
         0 => Ok(None),
         ms if INTERVAL_MS.contains(&ms) => Ok(Some(Duration::from_millis(ms.into()))),
         ms => Err(invalid(format!(
-            "failed to take interval `{ms}` ms: 0, or {} to {}",
+            "failed to use an interval of {ms} ms: expected 0, or {} to {}",
             INTERVAL_MS.start(),
             INTERVAL_MS.end()
         ))),

@@ -90,7 +90,7 @@ impl CaptureSpec {
             if text.len() > most {
                 let given = text.len();
                 return Err(invalid(format!(
-                    "failed to take {what}: it has {given} bytes, at most {most} are allowed"
+                    "failed to use {what}: it has {given} bytes, at most {most} are allowed"
                 )));
             }
         }
@@ -107,12 +107,12 @@ impl CaptureSpec {
         if request.stack_bytes > STACK_BYTES_MAX {
             let given = request.stack_bytes;
             return Err(invalid(format!(
-                "failed to copy `{given}` bytes of each stack: at most {STACK_BYTES_MAX} are possible"
+                "failed to copy {given} bytes of each stack: at most {STACK_BYTES_MAX} are possible"
             )));
         }
         if request.min_wait_ns > 0 && event != OFF_CPU {
             return Err(invalid(format!(
-                "failed to leave out short waits: `{event}` has none\nthe event `{OFF_CPU}` has"
+                "failed to skip short waits: `{event}` has no waits\nuse the event `{OFF_CPU}`"
             )));
         }
         Ok(CaptureSpec {
@@ -136,11 +136,11 @@ impl CaptureSpec {
 fn duration(ns: u64, limits: &Limits) -> Result<Duration, Status> {
     let wanted = Duration::from_nanos(ns);
     if ns == 0 {
-        return Err(invalid("failed to take the duration: none is given"));
+        return Err(invalid("failed to start the capture: it has no duration"));
     }
     if wanted < Duration::from_millis(DURATION_MIN_MS) {
         return Err(invalid(format!(
-            "failed to capture for `{wanted:?}`: it must be {DURATION_MIN_MS} ms at least"
+            "failed to capture for `{wanted:?}`: the minimum is {DURATION_MIN_MS} ms"
         )));
     }
     let most = limits.duration_max_s;
@@ -156,12 +156,12 @@ fn check_rate(event: &str, request: &agent::CaptureRequest, limits: &Limits) -> 
     let (rate, most) = (request.rate_hz, limits.rate_max_hz);
     if rate > 0 && request.period > 0 {
         return Err(invalid(
-            "failed to take both a rate and a period: one follows from the other\ngive one of them",
+            "failed to use both a rate and a period\ngive only one of them",
         ));
     }
     if rate > most {
         return Err(invalid(format!(
-            "failed to sample at `{rate}` Hz: `captures.rate_max_hz` allows {most}"
+            "failed to sample at {rate} Hz: `captures.rate_max_hz` allows {most}"
         )));
     }
     let is_clock = matches!(event, EVENT_DEFAULT | "task-clock");
@@ -169,7 +169,8 @@ fn check_rate(event: &str, request: &agent::CaptureRequest, limits: &Limits) -> 
     if is_clock && request.period > 0 && request.period < least {
         let period = request.period;
         return Err(invalid(format!(
-            "failed to sample every `{period}` ns: `captures.rate_max_hz` allows one in {least}"
+            "failed to sample every {period} ns: `captures.rate_max_hz` allows a sample every \
+             {least} ns"
         )));
     }
     Ok(())
@@ -186,8 +187,8 @@ fn unwind(word: &str) -> Result<Unwind, Status> {
                 false => "stack-copy",
             };
             Err(invalid(format!(
-                "failed to unwind by `{}`: it is not known, the nearest is `{nearest}`\n\
-                 there are stack-copy and frame-pointer",
+                "failed to unwind by `{}`: it is not known, the nearest is `{nearest}`\nuse \
+                 stack-copy or frame-pointer",
                 other.escape_debug()
             )))
         }
@@ -234,9 +235,9 @@ mod tests {
 
     #[test]
     fn a_duration_is_there_and_within_its_limits() {
-        let none = "failed to take the duration: none is given";
+        let none = "failed to start the capture: it has no duration";
         refused(|r| r.duration_ns = 0, none);
-        let short = "failed to capture for `5ms`: it must be 10 ms at least";
+        let short = "failed to capture for `5ms`: the minimum is 10 ms";
         refused(|r| r.duration_ns = 5_000_000, short);
         let long = "failed to capture for `7200s`: `captures.duration_max_s` allows 3600 s";
         refused(|r| r.duration_ns = 7_200_000_000_000, long);
@@ -244,13 +245,12 @@ mod tests {
 
     #[test]
     fn a_rate_is_within_its_limit_and_alone() {
-        let fast = "failed to sample at `10000` Hz: `captures.rate_max_hz` allows 9999";
+        let fast = "failed to sample at 10000 Hz: `captures.rate_max_hz` allows 9999";
         refused(|r| r.rate_hz = 10_000, fast);
-        let both = "failed to take both a rate and a period: one follows from the other";
+        let both = "failed to use both a rate and a period";
         let set = |r: &mut agent::CaptureRequest| (r.rate_hz, r.period) = (99, 1000);
         refused(set, both);
-        let short =
-            "failed to sample every `99999` ns: `captures.rate_max_hz` allows one in 100010";
+        let short = "failed to sample every 99999 ns: `captures.rate_max_hz` allows a sample every 100010 ns";
         let clocks = ["", "cpu-clock", " task-clock "];
         for clock in clocks {
             refused(|r| (r.event, r.period) = (clock.into(), 99_999), short);
@@ -262,11 +262,11 @@ mod tests {
         let word =
             "failed to unwind by `framepointer`: it is not known, the nearest is `frame-pointer`";
         refused(|r| r.unwind = "framepointer".into(), word);
-        let who = "failed to take who asks: it has 257 bytes, at most 256 are allowed";
+        let who = "failed to use who asks: it has 257 bytes, at most 256 are allowed";
         refused(|r| r.who = "x".repeat(257), who);
-        let waits = "failed to leave out short waits: `cpu-clock` has none";
+        let waits = "failed to skip short waits: `cpu-clock` has no waits";
         refused(|r| r.min_wait_ns = 1, waits);
-        let copy = "failed to copy `57345` bytes of each stack: at most 57344 are possible";
+        let copy = "failed to copy 57345 bytes of each stack: at most 57344 are possible";
         refused(|r| r.stack_bytes = 57_345, copy);
     }
 

@@ -242,8 +242,11 @@ impl Run {
     fn answer(&mut self, end: End, sampled: Duration, whole: bool) -> Result<(), ClientGone> {
         let mut notices = Vec::new();
         if !whole {
-            notices
-                .push("the daemon was late to name the last samples: they are missing".to_owned());
+            notices.push(
+                "the daemon was too late to name the last samples: they are \
+                    missing"
+                    .to_owned(),
+            );
         }
         if !self.wanted.before.is_zero() {
             notices.extend(self.send_past()?);
@@ -256,10 +259,7 @@ impl Run {
         self.send_profile(profile, Body::Chunk)?;
         let (state, error) = match end {
             End::Time => (CaptureState::Complete, ""),
-            End::TargetGone => (
-                CaptureState::Cancelled,
-                "the process that was captured ended",
-            ),
+            End::TargetGone => (CaptureState::Cancelled, "the captured process ended"),
             End::Stopping => (CaptureState::Cancelled, "the daemon was stopped"),
             End::Sampler => (CaptureState::Cancelled, "sampling ended"),
             End::OverloadPolicy => (
@@ -275,7 +275,7 @@ impl Run {
 
     /// Sends the past. Returns what its reader must know.
     fn send_past(&mut self) -> Result<Option<String>, ClientGone> {
-        let vain = || Some("the flight recorder could not be asked".to_owned());
+        let vain = || Some("the flight recorder did not answer".to_owned());
         let Some(past) = self.past.take() else {
             return Ok(vain());
         };
@@ -307,8 +307,9 @@ impl Run {
                 };
                 self.send_profile(profile, Body::Past)?;
                 Ok(Some(
-                    "the time before was too large to be held while the capture ran: it was asked for at the \
-                     end, of what was left then, and may reach some seconds into the capture"
+                    "the time before was too large to hold while the capture ran: it was read at \
+                     the end from what the recorder still had, and may reach some seconds into the \
+                     capture"
                         .to_owned(),
                 ))
             }
@@ -370,20 +371,20 @@ impl Run {
         if totals.folded_samples + all.folded > 0 {
             let folded = totals.folded_samples.max(all.folded);
             notices.push(format!(
-                "`captures.memory_mib` was used up: {folded} samples stand under [other]"
+                "`captures.memory_mib` was used up: {folded} samples are counted as [other]"
             ));
         }
         let untimed = totals.times_dropped + profile.moments.dropped;
         if self.wanted.times && untimed > 0 {
             notices.push(format!(
-                "the times of {untimed} samples found no room, the oldest first"
+                "the times of the {untimed} oldest samples are left out for lack of memory"
             ));
         }
         if profile.samples.is_empty() {
             notices.push(match all.taken {
                 0 => "nothing was sampled".to_owned(),
                 taken => format!(
-                    "none of the {taken} samples taken matches the selection and the frame filters"
+                    "none of the {taken} samples matches the selection and the frame filters"
                 ),
             });
         }
@@ -428,7 +429,7 @@ impl Drop for Run {
         // A capture that ended normally is closed already, and this does nothing.
         let info = CaptureInfo {
             state: CaptureState::Failed.into(),
-            error: "the capture ended without a result: the daemon's log says why".to_owned(),
+            error: "the capture ended without a result: see the daemon's log".to_owned(),
             ..lock(&self.running.info).clone()
         };
         self.captures.close(&self.running, info);
@@ -443,23 +444,24 @@ fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if all.throttled > 0 {
         let missing = match all.lost_samples == 0 || is_bound {
-            true => "and nothing tells how many",
-            false => "and stand under [lost]",
+            true => "and their number is not known",
+            false => "and are counted as [lost]",
         };
         notices.push(format!(
-            "the kernel throttled sampling {} times: samples are missing where it was busiest, {missing}; \
-             kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent bound the rate",
+            "the kernel throttled sampling {} times: samples are missing where it was busiest, \
+             {missing}; kernel.perf_event_max_sample_rate and perf_cpu_time_max_percent limit the \
+             rate",
             all.throttled
         ));
     }
     if all.lost_samples > 0 {
         notices.push(format!(
-            "{} samples were lost: they stand under [lost]",
+            "{} samples were lost: they are counted as [lost]",
             all.lost_samples
         ));
     }
     if all.malformed > 0 {
-        notices.push(format!("{} damaged records were left out", all.malformed));
+        notices.push(format!("{} damaged records were skipped", all.malformed));
     }
     notices
 }
@@ -484,10 +486,11 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if waits.cut > 0 {
         let why = match copy_all {
-            true => "the copy ends before they do, or they cannot be unwound".to_owned(),
+            true => "the copy is too small, or the stack cannot be unwound".to_owned(),
             false => format!(
-                "stacks deeper than {NEAR_BYTES} bytes are copied {COPIES_HZ} times a second on each CPU, \
-                 beyond that they are by frame pointers; --unwind stack-copy copies all, at a higher cost"
+                "stacks deeper than {NEAR_BYTES} bytes are copied {COPIES_HZ} times a second on \
+                 each CPU, the others are walked by frame pointers; --unwind stack-copy copies \
+                 all, at a higher cost"
             ),
         };
         let share = share(waits.cut_ns);
@@ -498,9 +501,9 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     }
     if waits.alike > 0 {
         notices.push(format!(
-            "estimated outer callers: {} ({:.1} % of the time waited), those of a larger copy of the same \
-             thread's stack with the same registers and return addresses; of {} such estimates that a copy \
-             could check {} were wrong",
+            "estimated outer callers: {} ({:.1} % of the time waited), taken from a larger copy of \
+             the same thread's stack with the same registers and return addresses; {} such \
+             estimates were checked with a copy, and {} were wrong",
             many(waits.alike, "wait", "waits"),
             share(waits.alike_ns),
             waits.alike_checked,
@@ -524,27 +527,27 @@ fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {
             false => ("samples", "capture at a lower rate"),
         };
         notices.push(format!(
-            "{} {records} were dropped because the sampler had no time for them: {remedy}",
+            "{} {records} were dropped because the sampler was too busy: {remedy}",
             beside.dropped
         ));
     }
     if beside.cpus_changed > 0 {
         notices.push(format!(
-            "{} times a CPU came or went: it was sampled for a part of the time",
+            "a CPU went online or offline {} times: it was sampled for part of the time",
             beside.cpus_changed
         ));
     }
     if beside.cgroups_refused > 0 {
         notices.push(format!(
-            "{} cgroups that were made meanwhile found no room and are missing",
+            "{} cgroups created during the capture are missing for lack of room",
             beside.cgroups_refused
         ));
     }
     let (enabled, counted) = beside.counted_ns;
     if counted < enabled - enabled / COUNTED_PART {
         notices.push(format!(
-            "the event was counted for {:.0} % of the time, as others wanted the processor's counters too: \
-             weights are of that time alone",
+            "the event was counted for {:.0} % of the time, because other users needed the \
+             processor's counters: weights cover only that time",
             counted as f64 / enabled as f64 * 100.0
         ));
     }

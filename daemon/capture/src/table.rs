@@ -215,16 +215,16 @@ impl CaptureTable {
     pub(super) fn slot(self: &Arc<Self>, limits: &config::Captures) -> Result<Slot, Status> {
         if limits.max == 0 {
             return Err(Status::failed_precondition(
-                "failed to start the capture: `captures.max` is 0, none are taken\n\
-                 set it and reload: agent-ctl config reload",
+                "failed to start the capture: `captures.max` is 0\nraise it and reload: agent-ctl \
+                 config reload",
             ));
         }
         let mut state = lock(&self.state);
         if state.slots >= limits.max {
             let running = state.slots;
             return Err(Status::resource_exhausted(format!(
-                "failed to start the capture: {running} captures run already, as many as \
-                 `captures.max` allows\nagent-ctl captures shows them"
+                "failed to start the capture: {running} captures run already, the limit of \
+                 `captures.max`\nlist them: agent-ctl captures"
             )));
         }
         let left = limits.memory_bytes().saturating_sub(state.promised);
@@ -235,8 +235,8 @@ impl CaptureTable {
             .max(MEMORY_MIN);
         if left < MEMORY_MIN {
             return Err(Status::resource_exhausted(format!(
-                "failed to start the capture: the captures that run hold what `captures.memory_mib`, \
-                 {} MiB, allows\nagent-ctl captures shows them",
+                "failed to start the capture: running captures use all {} MiB of \
+                 `captures.memory_mib`\nlist them: agent-ctl captures",
                 limits.memory_mib
             )));
         }

@@ -117,7 +117,7 @@ impl Sight<'_> {
 /// The target is withheld.
 fn withheld() -> Status {
     Status::permission_denied(
-        "this host tells a collector nothing of what the capture is about (`withhold`)",
+        "this host withholds the target of the capture from collectors (`withhold`)",
     )
 }
 
@@ -271,7 +271,7 @@ fn missing<'c>(
         None => String::new(),
     };
     Status::not_found(format!(
-        "failed to find the target: there is no {what} `{shown}` now{hint}"
+        "failed to find the target: there is no {what} `{shown}`{hint}"
     ))
 }
 

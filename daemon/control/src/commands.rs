@@ -43,7 +43,7 @@ pub enum CommandError {
         last: u64,
     },
     /// It only talks.
-    #[error("the collector sends commands and does not read the reports")]
+    #[error("the collector sends commands but does not read the reports")]
     Unread,
 }
 
@@ -101,7 +101,10 @@ impl<'c> Commands<'c> {
                 }
             }
             None => {
-                let status = Status::unimplemented("this version does not know such a command");
+                let status = Status::unimplemented(
+                    "this version of the daemon does not know the \
+                    command",
+                );
                 self.refuse(number, status);
             }
         }
@@ -132,7 +135,7 @@ impl<'c> Commands<'c> {
         let collector = self.control.exporter.collector();
         // What it has proved, beside what it says.
         let fleet = collector.fleet();
-        let fleet = fleet.as_deref().unwrap_or("none: it is not authenticated");
+        let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
         let (request, asker) = match self.admit(request) {
             Ok(admitted) => admitted,
             Err(status) => {
@@ -142,7 +145,7 @@ impl<'c> Commands<'c> {
                     who = asked.0,
                     event = asked.1,
                     reason = status.message(),
-                    "a capture that the collector asked for is refused"
+                    "capture from the collector refused"
                 );
                 return self.refuse(number, status);
             }
@@ -152,7 +155,7 @@ impl<'c> Commands<'c> {
             fleet,
             who = asked.0,
             event = asked.1,
-            "the collector orders a capture"
+            "capture from the collector started"
         );
         let counts = self.control.counts.clone();
         let (cancel, cancelled) = watch::channel(false);
@@ -172,7 +175,8 @@ impl<'c> Commands<'c> {
     fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
-                "{COMMANDS_MAX} captures of the collector run already, which is the limit"
+                "the collector already runs {COMMANDS_MAX} captures on this host, which is the \
+                 limit"
             )));
         }
         let request = self.control.admit(request)?;
@@ -242,7 +246,7 @@ impl Pump {
         let capturing = Arc::clone(&self.capturing);
         let start = move || {
             let started = catch_unwind(AssertUnwindSafe(|| capturing.start(request, asker)));
-            started.unwrap_or_else(|_| Err(Status::internal("the capture could not start")))
+            started.unwrap_or_else(|_| Err(Status::internal("failed to start the capture")))
         };
         match self.starts.run(start).await {
             Ok(messages) => {

@@ -51,40 +51,39 @@ impl Policy {
         let denied = |text: String| Err(Status::permission_denied(text));
         if self.level == RemoteCaptures::Off {
             return denied(
-                "captures through a collector are switched off on this host (`captures.remote`)"
-                    .to_owned(),
+                "this host allows no captures from a collector (`captures.remote`)".to_owned(),
             );
         }
         if request.event.len() > EVENT_BYTES_MAX || request.filter.len() > EVENT_BYTES_MAX {
             return denied(format!(
-                "an event and a filter have {EVENT_BYTES_MAX} bytes at most"
+                "an event and a filter may have at most {EVENT_BYTES_MAX} bytes"
             ));
         }
         let event = event_of(request);
         if !request.filter.trim().is_empty() && self.level != RemoteCaptures::All {
             return denied(
-                "this host takes no filters from a collector: their answers tell what is in its \
-                 memory (`captures.remote: all` allows them)"
+                "this host allows no filters from a collector, because filters reveal memory \
+                 (`captures.remote: all` allows them)"
                     .to_owned(),
             );
         }
         if !self.allows(event) {
             return denied(format!(
-                "this host does not let a collector capture `{}` (`captures.remote_events` lists \
-                 more events)",
+                "this host does not allow a collector to capture `{}` (`captures.remote_events` \
+                 allows more events)",
                 event.escape_default().take(200).collect::<String>()
             ));
         }
         if request.period > 0 && self.level != RemoteCaptures::All {
             return denied(
-                "this host samples by rate for a collector, not each so many events \
-                 (`captures.remote: all` allows a period)"
+                "this host allows a collector only a rate, not a period (`captures.remote: all` \
+                 allows a period)"
                     .to_owned(),
             );
         }
         if request.rate_hz > self.rate_max_hz {
             return denied(format!(
-                "this host lets a collector sample {} times a second at most, not {} \
+                "this host allows a collector at most {} samples a second, not {} \
                  (`captures.remote_rate_max_hz`)",
                 self.rate_max_hz, request.rate_hz
             ));
@@ -92,7 +91,7 @@ impl Policy {
         let duration = Duration::from_nanos(request.duration_ns);
         if duration > self.duration_max {
             return denied(format!(
-                "this host lets a collector capture for {} s at most, not {} s \
+                "this host allows a collector captures of at most {} s, not {} s \
                  (`captures.remote_duration_max_s`)",
                 self.duration_max.as_secs(),
                 duration.as_secs()
@@ -100,8 +99,8 @@ impl Policy {
         }
         if used.saturating_add(charge(request)) > self.per_hour {
             return Err(Status::resource_exhausted(format!(
-                "captures through a collector took {} of {} minutes of this hour on this host \
-                 (`captures.remote_minutes_per_hour`); come again later",
+                "captures from a collector used {} of {} minutes in this hour on this host \
+                 (`captures.remote_minutes_per_hour`); try again later",
                 used.as_secs().div_ceil(60),
                 self.per_hour.as_secs() / 60
             )));

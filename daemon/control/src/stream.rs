@@ -46,10 +46,10 @@ enum StreamError {
     #[error("the collector ended the stream")]
     Ended,
     /// The host belongs to another fleet now, or to none.
-    #[error("this host has left the fleet of the collector")]
+    #[error("this host has left the collector's fleet")]
     Moved,
     /// It says nothing.
-    #[error("the collector has said nothing for {} s", .0.as_secs())]
+    #[error("the collector has been silent for {} s", .0.as_secs())]
     Silent(Duration),
     /// It does not answer the Hello with a Welcome.
     #[error("the collector did not welcome the agent")]
@@ -73,9 +73,9 @@ impl StreamError {
 fn code(status: &Status) -> &'static str {
     match status.code() {
         Code::Unavailable => "the collector is unavailable",
-        Code::InvalidArgument => "the collector says that the agent breaks the protocol",
-        Code::Unimplemented => "the collector takes no captures: it is of an older version",
-        Code::Aborted => "another agent is connected as this host",
+        Code::InvalidArgument => "the collector reports a protocol error by the agent",
+        Code::Unimplemented => "the collector is an older version without captures",
+        Code::Aborted => "another agent is connected with this host's id",
         Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
         _ => "the connection failed",
     }
@@ -114,7 +114,11 @@ pub async fn run(control: &Control) {
         // A collector that is away is told each minute at most by the exporter; here once for each
         // reason.
         if welcomed || reason != logged {
-            tracing::info!(reason, "no captures through the collector for now");
+            tracing::info!(
+                reason,
+                "the control stream ended: the collector cannot capture here \
+                for now"
+            );
         }
         logged = reason;
         if let StreamError::Connect(_) = error {

@@ -55,13 +55,13 @@ const LOOK_BYTES: u64 = 64 << 20;
 enum FetchError {
     #[error("{0}")]
     Http(#[from] ureq::Error),
-    #[error("it ended the file after {got} of {announced} bytes")]
+    #[error("the server sent {got} of {announced} bytes")]
     CutShort { got: u64, announced: u64 },
     #[error("failed to read the file: {0}")]
     Read(io::Error),
-    #[error("failed to write the file here: {0}")]
+    #[error("failed to write the file: {0}")]
     Write(io::Error),
-    #[error("we are shutting down")]
+    #[error("the daemon or collector is shutting down")]
     Stopped,
 }
 
@@ -179,7 +179,7 @@ impl Servers {
                     continue;
                 }
                 Ok(Answer::File(bytes)) => take(bytes).err(),
-                Ok(Answer::TooLarge) => Some("it is too large".to_owned()),
+                Ok(Answer::TooLarge) => Some("the file is too large".to_owned()),
                 Err(FetchError::Stopped) => return FetchOutcome::Unavailable,
                 // Other servers would not help.
                 Err(error @ FetchError::Write(_)) => {

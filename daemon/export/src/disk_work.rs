@@ -80,7 +80,7 @@ fn read(
         Ok((window, _)) => window,
         Err(ReadError::Gone) => return None,
         Err(ReadError::Damaged(from, error)) => {
-            tracing::warn!(segment = picked.segment, %error, "windows of the spool are damaged");
+            tracing::warn!(segment = picked.segment, %error, "the spool has damaged windows");
             let given_up = {
                 let mut index = lock(&shared.index);
                 index.unsend_one(picked.segment, picked.record);
@@ -153,7 +153,8 @@ impl ExportState {
             }
             for record in records {
                 if let Err(error) = dir.ack(done.segment, record) {
-                    tracing::debug!(%error, "an acknowledgement was not noted: it costs a repeat");
+                    tracing::debug!(%error, "failed to record an acknowledgement: windows are sent \
+                        again");
                 }
             }
         }

@@ -216,7 +216,7 @@ impl ExportState {
                 windows = lost.windows,
                 samples = lost.samples,
                 noted,
-                "windows are lost: neither the spool nor the collector took them"
+                "lost windows: neither the spool nor the collector stored them"
             );
         }
     }

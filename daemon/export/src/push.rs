@@ -34,7 +34,7 @@ pub async fn run(exporter: &Arc<Exporter>) {
     if waiting.windows > 0 {
         let connected = lock(&exporter.shared.progress).connected_since.is_some();
         let windows = waiting.windows;
-        tracing::info!(windows, connected, "windows wait for the next start");
+        tracing::info!(windows, connected, "unsent windows wait for the next start");
     }
     let own = Arc::clone(exporter);
     let end = move || own.shared.thread_ended(&own.identity);

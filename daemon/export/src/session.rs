@@ -71,15 +71,15 @@ pub enum SessionError {
     #[error("the collector did not welcome the agent")]
     NoWelcome,
     /// It takes no message of a useful size.
-    #[error("the collector takes messages of {0} bytes, {MESSAGE_BYTES_MIN} are needed")]
+    #[error("the collector accepts messages of {0} bytes, but {MESSAGE_BYTES_MIN} are needed")]
     SmallMessages(u64),
     /// It asks for what it never got.
     #[error(transparent)]
     UnknownStack(#[from] UnknownStack),
     /// It answers what this version does not know.
     #[error(
-        "the collector answered window `{sequence}` with outcome `{outcome}`, which this version does \
-         not know: the window waits"
+        "the collector answered window `{sequence}` with unknown outcome `{outcome}`: the window \
+         waits"
     )]
     UnknownOutcome {
         /// The window.
@@ -93,7 +93,7 @@ pub enum SessionError {
 }
 
 impl SessionError {
-    /// True when the collector says that the agent breaks the protocol: the window in flight may be
+    /// True when the collector reports a protocol error by the agent: the window in flight may be
     /// to blame.
     pub fn blames_agent(&self) -> bool {
         match self {
@@ -118,9 +118,9 @@ impl SessionError {
 fn code(status: &Status) -> &'static str {
     match status.code() {
         Code::Unavailable => "the collector is unavailable",
-        Code::InvalidArgument => "the collector says that the agent breaks the protocol",
+        Code::InvalidArgument => "the collector reports a protocol error by the agent",
         Code::ResourceExhausted => "the collector has no room",
-        Code::Unimplemented => "this is no collector of this version",
+        Code::Unimplemented => "the server is not a collector of this version",
         Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
         _ => "the connection failed",
     }
@@ -604,7 +604,7 @@ impl Exporter {
                 tracing::warn!(reason, "the collector refused a window");
             }
             progress.last_refusal = match reason.is_empty() {
-                true => "of a reason it did not say".to_owned(),
+                true => "of an unknown reason".to_owned(),
                 false => reason,
             };
         }

@@ -170,9 +170,10 @@ impl Exporter {
                 "collector_not_understood",
                 Severity::Warning,
                 format!(
-                    "the collector at {} gave {} answers that this version does not understand: the \
-                     windows they are about wait and are sent again",
-                    self.collector(), progress.unknown_outcomes
+                    "the collector at {} gave {} answers that this version does not understand: \
+                     their windows wait and are sent again",
+                    self.collector(),
+                    progress.unknown_outcomes
                 ),
                 "fleetprofd --version; fleetprof-collector --version",
             ));
@@ -212,7 +213,7 @@ pub fn degradation(
         "collector_away",
         severity,
         format!(
-            "the collector at {address} has not been reached for {} s{reason}: {waiting} {}",
+            "the collector at {address} has been unreachable for {} s{reason}: {waiting} {}",
             away.as_secs(),
             if waiting == 1 {
                 "window waits for it"

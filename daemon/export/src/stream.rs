@@ -32,7 +32,7 @@ const FACTS_BYTES: usize = 2048;
 
 /// The collector asked for a stack that it was never told of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the collector asks for the frames of stack `{0}`, which it was never sent")]
+#[error("the collector asks for the frames of stack `{0}`, which the agent never sent")]
 pub struct UnknownStack(u32);
 
 /// See the module.

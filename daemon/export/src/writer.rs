@@ -121,7 +121,7 @@ impl Writer {
         if let Some(left) = lock(&self.shared.index).only_in_memory() {
             tracing::warn!(
                 windows = left.windows,
-                "windows are in memory only: what the collector does not take now is lost"
+                "windows are only in memory: those that the collector does not accept now are lost"
             );
         }
         self.shared.written.store(true, Ordering::Release);
@@ -161,7 +161,7 @@ impl Writer {
         let packed = match record::pack(payload, header, false) {
             Ok(packed) => packed,
             Err(error) => {
-                tracing::warn!(%error, "a window cannot be packed: it is dropped");
+                tracing::warn!(%error, "failed to pack a window: it was dropped");
                 return self.refuse(generation, header);
             }
         };
@@ -253,7 +253,7 @@ impl Writer {
                     self.disk_works();
                 }
                 Err(error) => {
-                    self.disk_failed(format!("failed to make a segment of the spool: {error}"));
+                    self.disk_failed(format!("failed to create a segment of the spool: {error}"));
                 }
             }
         }
@@ -288,7 +288,7 @@ impl Writer {
             }
         }
         if lock(&self.shared.index).only_in_memory().is_none() {
-            tracing::info!("what waited in memory is on disk");
+            tracing::info!("windows that waited in memory are on disk now");
         }
     }
 
@@ -401,7 +401,7 @@ impl Writer {
                 tracing::warn!(
                     segment = id,
                     %error,
-                    "failed to read a segment of the spool: it is set aside"
+                    "failed to read a segment of the spool: it was set aside"
                 );
                 self.lost_segment(dir, id, *newest_end);
                 if let Err(error) = dir.quarantine(id) {
@@ -457,7 +457,8 @@ impl Writer {
         let seconds = end.abs_diff(start) / 1_000_000_000;
         tracing::warn!(
             seconds,
-            "the run before broke off: windows since the last one it kept are missing"
+            "the last run ended without a clean stop: windows after its last saved window are \
+             missing"
         );
         lock(&self.shared.index).gaps.add(SpoolGap {
             cause: Cause::Unsaved,

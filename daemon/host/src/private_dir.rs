@@ -25,7 +25,7 @@ pub enum DirError {
         source: io::Error,
     },
     /// Others could read or write what is in it.
-    #[error("refused {what} `{}`: {why}", path.display())]
+    #[error("failed to use {what} `{}`: {why}", path.display())]
     Refused {
         /// What it is for.
         what: &'static str,
@@ -79,17 +79,21 @@ impl PrivateDir {
             .open(path)
             .map_err(|source| match source.raw_os_error() {
                 Some(libc::ELOOP | libc::ENOTDIR) => {
-                    refused("it is a symbolic link or no directory".to_owned())
+                    refused("it is a symbolic link, or not a directory".to_owned())
                 }
                 _ => open(source),
             })?;
         let meta = handle.metadata().map_err(open)?;
         let (uid, mode) = (meta.uid(), meta.mode() & 0o7777);
         if uid != effective_uid() {
-            return Err(refused(format!("user {uid} owns it, not the daemon's")));
+            return Err(refused(format!(
+                "its owner is user {uid}, not the daemon's user"
+            )));
         }
         if mode & 0o022 != 0 {
-            return Err(refused(format!("others may write to it (mode {mode:04o})")));
+            return Err(refused(format!(
+                "other users may write to it (mode {mode:04o})"
+            )));
         }
         if mode != 0o700 {
             let private = handle.set_permissions(Permissions::from_mode(0o700));

@@ -38,7 +38,7 @@ pub struct HostName {
 #[derive(Debug, thiserror::Error)]
 pub enum EnrollError {
     /// The address is none.
-    #[error("`{address}` is no address of a collector: HOST:PORT")]
+    #[error("failed to use address `{address}`: expected HOST:PORT")]
     Address {
         /// As it was given.
         address: String,
@@ -53,8 +53,8 @@ pub enum EnrollError {
     },
     /// Somebody answers who is not the collector that invited the host.
     #[error(
-        "whoever answers at `{address}` is not of the fleet that invited this host: its authority \
-         has another key than the invitation names"
+        "failed to trust `{address}`: it does not belong to the fleet that invited this host, \
+         because its authority has another key than the invitation"
     )]
     WrongFleet {
         /// Where.
@@ -70,8 +70,8 @@ pub enum EnrollError {
     },
     /// This host's clock, or the collector's, is off.
     #[error(
-        "the certificate of the collector at `{address}` is good at another time: the clock of \
-         this host or that of the collector is wrong by more than an hour"
+        "failed to check the certificate of the collector at `{address}`: it is not valid now, so \
+         the clock of this host or of the collector is wrong by more than an hour"
     )]
     Clock {
         /// Where.
@@ -80,10 +80,10 @@ pub enum EnrollError {
         source: tonic::transport::Error,
     },
     /// The collector says no.
-    #[error("the collector refuses: {}", .0.message())]
+    #[error("the collector refuses this host: {}", .0.message())]
     Refused(Status),
     /// What it answers cannot be used.
-    #[error("failed to use the answer of the collector: {0}")]
+    #[error("failed to use the collector's answer: {0}")]
     Answer(String),
     /// The key of this host cannot be used.
     #[error("failed to use the key of this host")]
@@ -243,7 +243,10 @@ async fn ask(
     let answer = match timeout(ANSWER_MAX, client.enroll(request)).await {
         Ok(answer) => answer.map_err(EnrollError::Refused)?.into_inner(),
         Err(_) => {
-            let text = format!("it did not answer within {} s", ANSWER_MAX.as_secs());
+            let text = format!(
+                "the collector did not answer within {} s",
+                ANSWER_MAX.as_secs()
+            );
             return Err(EnrollError::Refused(Status::new(
                 Code::DeadlineExceeded,
                 text,
@@ -272,13 +275,13 @@ fn membership(
     let wrong = |why: &str| EnrollError::Answer(why.to_owned());
     let key = KeyPair::from_pem(key_pem).map_err(EnrollError::Key)?;
     let (_, parsed) = X509Certificate::from_der(&answer.certificate)
-        .map_err(|_| wrong("the certificate is none"))?;
+        .map_err(|_| wrong("the certificate is not readable"))?;
     if parsed.public_key().raw != rcgen::PublicKeyData::subject_public_key_info(&key) {
-        return Err(wrong("the certificate is of another key"));
+        return Err(wrong("the certificate belongs to another key"));
     }
     let authorities = &answer.authorities;
     if authorities.is_empty() || authorities.len() > AUTHORITIES_MAX {
-        return Err(wrong("it names no authority, or too many"));
+        return Err(wrong("the answer has no authority, or too many"));
     }
     let large = |der: &Vec<u8>| der.len() > CERTIFICATE_BYTES_MAX;
     if large(&answer.certificate) || authorities.iter().any(large) {

@@ -39,7 +39,7 @@ pub enum JoinError {
     Enroll(#[from] EnrollError),
     /// The certificate comes from files.
     #[error(
-        "the certificate of this host comes from files (`collector.tls`), so it joins and leaves no \
+        "this host gets its certificate from files (`collector.tls`), so it cannot join or leave a \
          fleet: change the configuration instead"
     )]
     OfFiles,
@@ -47,7 +47,7 @@ pub enum JoinError {
     #[error(transparent)]
     Files(#[from] FilesError),
     /// The thread that touches the disk is gone.
-    #[error("failed to keep the identity: its thread ended")]
+    #[error("failed to store the identity: its thread ended")]
     Thread,
 }
 

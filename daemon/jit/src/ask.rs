@@ -262,7 +262,7 @@ impl RuntimeAttacher {
                 if !matches!(error, hotspot::AttachError::NotHotSpot) {
                     let (pid, reason) = (jvm.process.pid.0, with_causes(&error));
                     if jvm.failures == 1 {
-                        tracing::info!(pid, reason, "no map was had from a JVM");
+                        tracing::info!(pid, reason, "failed to get a perf map from a JVM");
                     }
                     self.report(id, AskReport::failed(reason));
                 }
@@ -335,7 +335,7 @@ impl RuntimeAttacher {
                 Some(removing) => self.removing.push(removing),
                 None => {
                     tracing::warn!(
-                        "no thread can be had: a perf map that was written on demand stays"
+                        "failed to start a thread: a perf map that was written on demand stays"
                     );
                 }
             }
@@ -357,7 +357,7 @@ impl RuntimeAttacher {
         if left > 0 {
             tracing::warn!(
                 left,
-                "perf maps that were written on demand may be left in /tmp, or still be written"
+                "/tmp may still have perf maps that were written on demand"
             );
         }
     }

@@ -66,19 +66,19 @@ const PADDING_OF_V8: u32 = 0xdead_beef;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum DumpError {
     /// It does not start as a jitdump.
-    #[error("not a jitdump file")]
+    #[error("the file is not a jitdump")]
     NotADump,
     /// It was written by a machine of the other byte order.
-    #[error("written in the other byte order")]
+    #[error("the jitdump has the other byte order")]
     ByteOrder,
     /// A version of the format that is not known.
-    #[error("version `{0}` of the format is not known")]
+    #[error("the jitdump has unknown version {0}")]
     Version(u32),
     /// Code of another architecture.
-    #[error("code of another architecture, ELF machine `{0}`")]
+    #[error("the jitdump is for another architecture, ELF machine {0}")]
     Machine(u32),
     /// A head or record whose size cannot be: where the next one starts is not known.
-    #[error("damaged: a record of `{0}` bytes")]
+    #[error("the jitdump is damaged: it has a record of {0} bytes")]
     RecordSize(u32),
 }
 

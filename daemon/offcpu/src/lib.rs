@@ -296,7 +296,7 @@ impl WaitCounts {
         note(
             self.unknown,
             format!(
-                "{} (at most {:.3} s) dropped: no record of when they ended; {}",
+                "{} (at most {:.3} s) dropped, because no record tells when they ended; {}",
                 many(self.unknown, "wait", "waits"),
                 seconds(self.unknown_ns),
                 self.cause()
@@ -307,8 +307,9 @@ impl WaitCounts {
         note(
             u64::from(silence_matters && !self.silent.is_empty()),
             format!(
-                "{}: the kernel stopped recording its idle task, as it does after CPU hotplug (Linux 6.11 and \
-                 later) until the next boot: switches from it, and who wakes threads from there",
+                "{}: the kernel stopped recording the idle task, as it does after CPU hotplug \
+                 (Linux 6.11 and later) until the next boot: switches from idle and their wakers \
+                 are missing",
                 self.silent.text()
             ),
         );
@@ -346,14 +347,14 @@ impl WaitCounts {
         note(
             self.threads_refused,
             format!(
-                "{} a thread was not followed: {THREADS_MAX} are the most",
+                "{} a thread was not followed: at most {THREADS_MAX} are",
                 many(self.threads_refused, "time", "times")
             ),
         );
         note(
             self.stacks_refused,
             format!(
-                "{} of waits found no room and stand as unknown",
+                "{} of waits are counted as unknown for lack of room",
                 many(self.stacks_refused, "stack", "stacks")
             ),
         );

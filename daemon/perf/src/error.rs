@@ -12,7 +12,9 @@ pub enum RingsError {
     Open(#[from] OpenError),
     /// The buffer.
     #[error(
-        "failed to map a ring buffer of `{bytes}` bytes for CPU `{cpu}`\n  locked memory is limited: grant CAP_IPC_LOCK, raise `ulimit -l` or kernel.perf_event_mlock_kb, or lower sampling.ring_kib"
+        "failed to map a ring buffer of {bytes} bytes for CPU `{cpu}`\n  locked memory is limited: \
+         grant CAP_IPC_LOCK, raise `ulimit -l` or kernel.perf_event_mlock_kb, or lower \
+         sampling.ring_kib"
     )]
     Map {
         /// The CPU.
@@ -36,12 +38,15 @@ pub enum RingsError {
     #[error("failed to map memory for records")]
     Memory(#[source] io::Error),
     /// A kernel that takes less for one CPU than for the others.
-    #[error("CPU `{cpu}` cannot be sampled like the others: the kernel takes fewer features")]
+    #[error(
+        "failed to sample CPU `{cpu}` like the others: the kernel supports fewer features \
+        there"
+    )]
     Features {
         /// The CPU.
         cpu: u32,
     },
     /// No CPU at all.
-    #[error("no CPU is online to sample")]
+    #[error("failed to sample: no CPU is online")]
     NoCpus,
 }

@@ -165,7 +165,10 @@ impl Features {
 pub enum OpenError {
     /// Not allowed.
     #[error(
-        "failed to open perf event `{event}` on CPU `{cpu}`: not permitted\n  the daemon needs CAP_PERFMON (or root), or: sysctl kernel.perf_event_paranoid=-1 (now {paranoid})\n  in a container, the engine's seccomp profile must also let perf_event_open through: deploy/container/seccomp.json"
+        "failed to open perf event `{event}` on CPU `{cpu}`: not permitted\n  the daemon needs \
+         CAP_PERFMON (or root), or: sysctl kernel.perf_event_paranoid=-1 (now {paranoid})\n  in a \
+         container, the engine's seccomp profile must also allow perf_event_open: \
+         deploy/container/seccomp.json"
     )]
     Permission {
         /// The event.
@@ -177,7 +180,7 @@ pub enum OpenError {
     },
     /// The event does not exist here.
     #[error(
-        "failed to open perf event `{event}` on CPU `{cpu}`: this machine does not have it{hint}"
+        "failed to open perf event `{event}` on CPU `{cpu}`: this machine does not support it{hint}"
     )]
     Unsupported {
         /// The event.

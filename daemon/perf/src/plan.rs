@@ -265,7 +265,7 @@ impl SetPlan {
         if stack_bytes > fits {
             let kib = bytes >> 10;
             notices.push(format!(
-                "{} KiB of each stack are copied instead of {}: rings have {kib} KiB",
+                "{} KiB of each stack are copied instead of {}, because rings have {kib} KiB",
                 fits >> 10,
                 stack_bytes >> 10
             ));

@@ -231,7 +231,8 @@ pub struct Placement<'a> {
 }
 
 /// Why a counter of the processor may be missing.
-const NO_COUNTER: &str = "\n  it is counted by the processor, whose counters many virtual machines do not pass on; use `cpu-clock`";
+const NO_COUNTER: &str = "\n  it needs a counter of the processor, which many virtual machines \
+    lack; use `cpu-clock`";
 
 /// Opens the event on one CPU, disabled, with the most features the kernel takes, `features` at
 /// most, and sets its filter. Returns the features it took.

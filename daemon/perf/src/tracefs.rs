@@ -29,7 +29,8 @@ const NAME_BYTES_MAX: usize = 128;
 pub enum TracefsError {
     /// There is no tracefs and none can be mounted.
     #[error(
-        "failed to find tracefs: it is mounted nowhere, and the daemon may not mount it for itself\n  mount it: mount -t tracefs tracefs /sys/kernel/tracing"
+        "failed to find tracefs: it is not mounted, and the daemon may not mount it\n  fix: mount \
+         -t tracefs tracefs /sys/kernel/tracing"
     )]
     NotMounted(#[source] io::Error),
     /// It is there and the daemon may not read it.
@@ -43,7 +44,7 @@ pub enum TracefsError {
         place: String,
     },
     /// There is no such tracepoint.
-    #[error("no tracepoint `{category}:{name}`{hint}")]
+    #[error("failed to find tracepoint `{category}:{name}`{hint}")]
     Unknown {
         /// Its category.
         category: String,
@@ -256,9 +257,9 @@ mod tests {
         let told = |category, name| tracefs.id(category, name).expect_err("none").to_string();
         assert_eq!(
             told("sched", "sched_swich"),
-            "no tracepoint `sched:sched_swich`; the nearest is `sched:sched_switch`"
+            "failed to find tracepoint `sched:sched_swich`; the nearest is `sched:sched_switch`"
         );
         assert!(told("shed", "x").ends_with("; the nearest category is `sched`"));
-        assert_eq!(told("../..", "x"), "no tracepoint `../..:x`");
+        assert_eq!(told("../..", "x"), "failed to find tracepoint `../..:x`");
     }
 }

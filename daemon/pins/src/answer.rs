@@ -28,7 +28,7 @@ const SLACK_NS: i64 = 1_000_000;
 #[derive(Debug, thiserror::Error)]
 pub enum PinError {
     /// No such pin, or none of its parts.
-    #[error("there is no pin `{0}`, or nothing was captured with it")]
+    #[error("failed to find pin `{0}`: it does not exist, or has no capture")]
     Unknown(u64),
     /// Its file.
     #[error("failed to read pin `{id}`")]
@@ -172,7 +172,7 @@ impl Pins {
             }
             bytes += payload.len();
             if bytes > READ_BYTES_MAX {
-                return Err(read(damaged("it unpacks to more than a pin may have")));
+                return Err(read(damaged("it unpacks to more than the limit for a pin")));
             }
             let decode = |source| PinError::Decode { id, source };
             tables.take(&payload).map_err(decode)?;

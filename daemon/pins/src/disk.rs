@@ -135,12 +135,12 @@ impl Disk {
                 }
                 Err(ReadError::Header) => {
                     bad += 1;
-                    tracing::warn!(pin = id, "a pin is damaged: it is removed");
+                    tracing::warn!(pin = id, "removed a damaged pin");
                     self.remove(id);
                 }
                 Err(error) => {
                     bad += 1;
-                    tracing::warn!(pin = id, %error, "failed to read a pin: it is set aside");
+                    tracing::warn!(pin = id, %error, "failed to read a pin: it was set aside");
                     self.quarantine(id);
                 }
             }
@@ -151,7 +151,7 @@ impl Disk {
     fn quarantine(&self, id: u64) {
         let aside = self.dir.quarantine(&PIN, id);
         if let Err(error) = aside {
-            tracing::warn!(pin = id, %error, "failed to set the pin aside");
+            tracing::warn!(pin = id, %error, "failed to set a pin aside");
             return;
         }
         // There may be none.
@@ -235,7 +235,7 @@ impl Disk {
             bytes += payload.len();
             match bytes <= READ_BYTES_MAX {
                 true => message(&payload),
-                false => Err(damaged("it unpacks to more than a pin may have")),
+                false => Err(damaged("it unpacks to more than the limit for a pin")),
             }
         });
         messages.collect()

@@ -220,8 +220,8 @@ impl Pins {
             "pins_disk",
             Severity::Warning,
             format!(
-                "pins cannot be written, {waiting} bytes of them wait in memory and are lost with the \
-                 daemon: {error}"
+                "failed to write pins: {waiting} bytes wait in memory and are lost if the daemon \
+                 stops: {error}"
             ),
             format!("df -h {}", self.path.display()),
         ))
@@ -258,7 +258,7 @@ impl Pins {
         let (found, damaged) = disk.scan(PINS_MAX);
         self.counts.damaged.fetch_add(damaged, Ordering::Relaxed);
         if damaged > 0 {
-            tracing::warn!(damaged, "pins cannot be read, or not to their end");
+            tracing::warn!(damaged, "some pins cannot be read, or only in part");
         }
         let mut list = lock(&self.list);
         // Those that were made while the disk could not be used have numbers of their own
@@ -349,7 +349,7 @@ impl Pins {
         let noted = self.disk.get().map(|disk| disk.note(id, &uploaded));
         if let Some(Err(error)) = noted {
             // It comes again after the next start, which the collector answers at once.
-            tracing::debug!(pin = id, %error, "failed to note what became of a pin");
+            tracing::debug!(pin = id, %error, "failed to store the state of a pin");
         }
         if let Some(disk) = self.disk.get() {
             self.remove_dropped(disk, id);

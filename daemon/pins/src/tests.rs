@@ -540,7 +540,7 @@ fn directories_of_others_and_of_other_daemons_are_refused() {
     std::fs::set_permissions(&open, everybody).unwrap();
     let told = Host::new(&open).pins.degradation().expect("a degradation");
     assert!(
-        told.message.contains("others may write"),
+        told.message.contains("other users may write"),
         "{}",
         told.message
     );

@@ -70,16 +70,16 @@ enum UploadError {
     #[error("{}: {}", code(.0), .0.message())]
     Status(Status),
     /// It took too long.
-    #[error("the collector has not taken it within {} s", BRING_MAX.as_secs())]
+    #[error("the collector has not accepted the pin within {} s", BRING_MAX.as_secs())]
     Late,
 }
 
 fn code(status: &Status) -> &'static str {
     match status.code() {
         Code::Unavailable => "the collector is unavailable",
-        Code::InvalidArgument => "the collector refuses it",
-        Code::ResourceExhausted => "the collector takes no more for now",
-        Code::Unimplemented => "the collector takes no pins: it is of an older version",
+        Code::InvalidArgument => "the collector refuses the pin",
+        Code::ResourceExhausted => "the collector accepts no more pins for now",
+        Code::Unimplemented => "the collector is an older version without pins",
         Code::Unauthenticated | Code::PermissionDenied => "the collector does not admit this host",
         _ => "the connection failed",
     }
@@ -222,7 +222,7 @@ impl PinUploader {
             let reason: String = with_causes(&error).chars().take(300).collect();
             if error.next() == Next::Never {
                 counts.refused.fetch_add(1, Ordering::Relaxed);
-                tracing::warn!(pin = id, ?reason, "the pin stays on this host alone");
+                tracing::warn!(pin = id, ?reason, "the pin stays only on this host");
                 self.note(id, to, has_capture, true).await;
                 continue;
             }

@@ -63,7 +63,7 @@ struct Open {
 #[derive(Debug, thiserror::Error)]
 pub enum KeepError {
     /// More than the share of one capture.
-    #[error("it has {bytes} bytes, and a capture at most {most}, a quarter of recorder.pins_mib")]
+    #[error("the capture has {bytes} bytes, more than {most}, a quarter of recorder.pins_mib")]
     TooLarge {
         /// Its size.
         bytes: u64,
@@ -71,18 +71,18 @@ pub enum KeepError {
         most: u64,
     },
     /// The pin went meanwhile.
-    #[error("its pin was dropped meanwhile")]
+    #[error("the pin of the capture was dropped meanwhile")]
     Dropped,
     /// The pins that are open have no room for it beside them.
     #[error(
-        "it has {bytes} bytes, and pins that are still added to leave no room for it in recorder.pins_mib"
+        "the capture has {bytes} bytes, and open pins leave no room for it in recorder.pins_mib"
     )]
     Room {
         /// Its size.
         bytes: u64,
     },
     /// The disk does not take it, nor has memory room for it until it does.
-    #[error("the disk does not take it, and what may wait in memory until it does is used up")]
+    #[error("the disk does not accept writes, and the memory for waiting data is used up")]
     Memory,
 }
 
@@ -183,10 +183,10 @@ impl PinWriter {
             }
             Err(full) => {
                 let why = match full {
-                    Full::Share => "it has reached its share of recorder.pins_mib",
-                    Full::Room => "the pins that are open have used up recorder.pins_mib",
-                    Full::Memory => "too much waits for the disk",
-                    Full::Event => "another event is sampled",
+                    Full::Share => "the pin has reached its share of recorder.pins_mib",
+                    Full::Room => "open pins have used up recorder.pins_mib",
+                    Full::Memory => "too much data waits for the disk",
+                    Full::Event => "the daemon now samples another event",
                 };
                 tracing::warn!(pin = pin.id, why, "the pin ends early");
                 self.pins.counts.cut.fetch_add(1, Ordering::Relaxed);

@@ -32,7 +32,7 @@ pub struct Kind {
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// Another version of this program wrote it.
-    #[error("it has format version {found}, and this program reads version {known} only")]
+    #[error("the file has format version {found}, and this program reads only version {known}")]
     Version {
         /// What it has.
         found: u8,
@@ -40,7 +40,7 @@ pub enum ReadError {
         known: u8,
     },
     /// It is something else, or damaged.
-    #[error("its header is damaged")]
+    #[error("the file's header is damaged")]
     Header,
     /// The disk does not answer.
     #[error(transparent)]

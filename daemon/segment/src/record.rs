@@ -90,7 +90,7 @@ pub(super) fn has_head(bytes: &[u8]) -> bool {
 /// When the payload is over its bound or cannot be packed.
 pub fn pack(payload: &[u8], header: &WindowHeader, fresh: bool) -> io::Result<Vec<u8>> {
     if payload.len() > PAYLOAD_BYTES_MAX {
-        return Err(io::Error::other("it is larger than a record may be"));
+        return Err(io::Error::other("it is larger than the limit for a record"));
     }
     let packed = zstd::bulk::compress(payload, ZSTD_LEVEL)?;
     let mut record = Vec::with_capacity(HEAD_BYTES + packed.len());

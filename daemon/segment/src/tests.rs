@@ -172,7 +172,7 @@ fn a_file_of_another_version_is_named_and_not_read() {
     let error = scan(&open(&path), &newer, true).unwrap_err();
     assert_eq!(
         error.to_string(),
-        "it has format version 3, and this program reads version 4 only"
+        "the file has format version 3, and this program reads only version 4"
     );
     let error = Records::of(open(&path), &newer, 99)
         .err()

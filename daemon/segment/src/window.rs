@@ -21,7 +21,7 @@ use profile::{
 
 /// Why bytes are no record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("failed to decode window: {0}")]
+#[error("failed to decode a window: {0}")]
 pub struct DecodeError(pub(super) &'static str);
 
 /// Facts of one window beside its samples.

@@ -288,8 +288,9 @@ impl Agent {
                     "the thread that empties the rings has not run for {} s: samples are being lost",
                     age.as_secs()
                 ),
-                "see what holds it: cat /proc/$(pidof fleetprofd)/task/*/{comm,status,stack}; end a \
-                 debugger or freezer that does, or systemctl restart fleetprofd, and report it",
+                "see what blocks the thread: cat /proc/$(pidof \
+                 fleetprofd)/task/*/{comm,status,stack}; end a debugger or freezer that blocks it, \
+                 or run systemctl restart fleetprofd and report it",
             ));
         }
         list.extend(self.no_samples(now));
@@ -306,7 +307,7 @@ impl Agent {
                     until.since(from).as_secs_f64()
                 ),
                 // Why they are lost is a degradation of its own, whose remedy this one gets.
-                "report it, with the output of agent-ctl status --json",
+                "report it with the output of agent-ctl status --json",
             ));
         }
         list

@@ -130,8 +130,8 @@ impl AgentWorld {
         }
         if wanted.rate_hz > 0 || wanted.period > 0 {
             return Err(Status::invalid_argument(format!(
-                "failed to capture `{OFF_CPU}` by rate or period: every wait is seen\nleave out short ones \
-                 instead"
+                "failed to capture `{OFF_CPU}` by rate or period: it records every wait\nuse \
+                 --min-wait to skip short waits"
             )));
         }
         let copy_all = wanted.unwind == Unwind::StackCopy;

@@ -45,38 +45,37 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
 }
 
 metrics::rows! { SANDBOX: Report;
-    /// Version of Landlock's rules in force; 0: none.
+    /// Version of the active Landlock rules; 0 if there are none.
     Gauge fleetprof_sandbox_landlock_abi = |s| u64::from(s.landlock_abi);
-    /// Threads that reach nothing but their own files and ports.
+    /// Threads confined to their own files and ports.
     Gauge fleetprof_sandbox_confined_threads = |s| s.confined.len() as u64;
-    /// Threads started for those that are confined.
+    /// Helper threads started for confined threads.
     Counter fleetprof_sandbox_threads_started_total = |_s| sandbox::starter::started();
-    /// Work of confined threads that waited for other work because no thread could be started for
-    /// it.
+    /// Requests of confined threads that waited because no helper thread could be started.
     Counter fleetprof_sandbox_threads_failed_total = |_s| sandbox::starter::without_thread();
-    /// 1 while system calls that the daemon has no use for are refused.
+    /// 1 while system calls that the daemon does not need are refused.
     Gauge fleetprof_sandbox_seccomp = |s| u64::from(s.seccomp);
 }
 
 metrics::rows! { BUDGET: Budget;
-    /// CPU time the daemon may take, answering clients and files of users and containers aside.
-    /// Unit: millionths of one CPU.
+    /// CPU time the daemon may use, not counting answers to clients and reading files of users and
+    /// containers. Unit: millionths of one CPU.
     Gauge fleetprof_budget_cpu_ppm = |b| b.cpu.budget_ppm();
-    /// CPU time it took over the last minute. Unit: millionths of one CPU.
+    /// CPU time the daemon used in the last minute. Unit: millionths of one CPU.
     Gauge fleetprof_budget_cpu_used_ppm = |b| b.cpu.used_ppm().unwrap_or(0);
-    /// CPU time it took to answer clients over the last minute. Unit: millionths of one CPU.
+    /// CPU time the daemon used in the last minute to answer clients. Unit: millionths of one CPU.
     Gauge fleetprof_budget_cpu_serving_ppm = |b| b.serving_ppm();
-    /// Steps by which sampling is lowered to keep the CPU budget.
+    /// Steps by which sampling is currently reduced to keep the CPU budget.
     Gauge fleetprof_budget_cpu_level = |b| b.cpu.level() as u64;
-    /// Memory the daemon may take, ring buffers aside.
+    /// Memory the daemon may use, not counting ring buffers.
     Gauge fleetprof_budget_memory_bytes = |b| b.memory.budget() as u64;
-    /// Memory it took when it was last read.
+    /// Memory the daemon used at the last check.
     Gauge fleetprof_budget_memory_used_bytes = |b| b.memory.used().unwrap_or(0) as u64;
-    /// Steps by which caches and recorder are lowered to keep the memory budget.
+    /// Steps by which caches and recorder are currently reduced to keep the memory budget.
     Gauge fleetprof_budget_memory_level = |b| b.memory.level() as u64;
-    /// CPU time the daemon used, by what for; its CPU budget governs its own work alone.
+    /// CPU time the daemon used, by purpose; the CPU budget covers only its own work.
     Counter fleetprof_budget_cpu_ns_total{part} = |b| b.cpu_ns();
-    /// What was done to keep the budgets and to copy as much of stacks as they need, by kind.
+    /// Adjustments made to keep the budgets and to copy enough of each stack, by kind.
     Counter fleetprof_budget_steps_total{step} = |b| [
         ("cpu_lowered", b.counts.cpu_lowered),
         ("cpu_raised", b.counts.cpu_raised),

@@ -71,12 +71,12 @@ impl Cause {
     fn sentence(self) -> &'static str {
         match self {
             Cause::Late => "the daemon was stopped, frozen or got no CPU while the rings filled",
-            Cause::RingFull => "a ring buffer is too small for what came between two readings",
-            Cause::RingStalled => "a ring buffer was full and was not read until it was flushed",
+            Cause::RingFull => "a ring buffer is too small for the records between two reads",
+            Cause::RingStalled => "a ring buffer was full and not read until it was flushed",
             Cause::Throttled => "the kernel paused sampling because samples took too long",
-            Cause::Silent => "the event of a CPU had died and was replaced, or came late",
+            Cause::Silent => "the event of a CPU died and was replaced, or started late",
             Cause::NotSampled => "some CPUs run and are not sampled",
-            Cause::Unknown => "nothing accounts for it: the event did not tick while CPUs worked",
+            Cause::Unknown => "the cause is unknown: the event did not tick while CPUs were busy",
         }
     }
 
@@ -88,7 +88,7 @@ impl Cause {
             Cause::Throttled => THROTTLE,
             Cause::Silent => "agent-ctl status --cpus",
             Cause::NotSampled => "systemctl restart fleetprofd",
-            Cause::Unknown => "agent-ctl cgroups: shows which are covered least",
+            Cause::Unknown => "agent-ctl cgroups: shows the cgroups with the lowest coverage",
         }
     }
 }
@@ -169,8 +169,8 @@ pub(super) fn degradation(low: Low) -> Degradation {
         "coverage_low",
         Severity::Warning,
         format!(
-            "{:.1} % of the last minute's CPU time was sampled; most of what is missing is so because \
-             {}",
+            "{:.1} % of the last minute's CPU time was sampled; most of the rest is missing \
+             because {}",
             low.share * 100.0,
             low.cause.sentence()
         ),

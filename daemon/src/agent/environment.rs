@@ -57,7 +57,7 @@ fn check_events(environment: &Environment, sampling: &Sampling, list: &mut Vec<D
             "kernel.perf_event_paranoid is {paranoid} and the daemon lacks CAP_PERFMON{}: the \
              kernel refuses to sample all CPUs",
             match environment.initial_user_namespace {
-                Some(false) => " (those of a user namespace do not count)",
+                Some(false) => " (a user namespace does not count)",
                 _ => "",
             }
         );
@@ -154,7 +154,7 @@ fn check_names(environment: &Environment, list: &mut Vec<Degradation>) {
             ),
         };
         let message =
-            format!("kernel addresses are hidden, kernel frames have no names: {message}");
+            format!("kernel addresses are hidden, so kernel frames have no names: {message}");
         list.push(Degradation::new(
             "kptr_restrict",
             Severity::Warning,
@@ -166,8 +166,8 @@ fn check_names(environment: &Environment, list: &mut Vec<Degradation>) {
         list.push(Degradation::new(
             "pid_namespace",
             Severity::Warning,
-            "the daemon is in a pid namespace of its own: samples of processes outside carry \
-             no pid, so their frames have no names",
+            "the daemon is in a pid namespace of its own: samples of processes outside have no \
+             pid, so their frames have no names",
             "run the container with the host's pid namespace (--pid=host, hostPID: true)",
         ));
     }
@@ -185,8 +185,8 @@ fn check_names(environment: &Environment, list: &mut Vec<Degradation>) {
     .collect();
     if !missing.is_empty() {
         let message = format!(
-            "the daemon lacks {}: executables of other users, of containers and deleted ones \
-             may be out of reach, their frames without names",
+            "the daemon lacks {}: it may not read executables of other users and containers, or \
+             deleted ones, so their frames have no names",
             missing.join(", ").to_uppercase()
         );
         list.push(Degradation::new(
@@ -213,7 +213,7 @@ fn check_cgroups(cgroups: &Hierarchy, list: &mut Vec<Degradation>) {
             .as_deref()
             .unwrap_or(Path::new("/sys/fs/cgroup"));
         let message = format!(
-            "only a part of the cgroup tree is mounted at {}: cgroups outside have names only once \
+            "only part of the cgroup tree is mounted at {}: cgroups outside get names only when \
              they are created again",
             mount.display()
         );

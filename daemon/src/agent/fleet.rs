@@ -114,8 +114,8 @@ impl Fleet {
         if let Some(why) = &*lock(&self.waits) {
             return vec![Degradation {
                 id: "fleet_not_joined",
-                message: format!("this host has not joined its fleet so far: {why}"),
-                remedy: "look at `collector.join_file`; the invitation may be used up or too old"
+                message: format!("this host has not joined its fleet yet: {why}"),
+                remedy: "check `collector.join_file`; the invitation may be used up or expired"
                     .to_owned(),
                 severity: Severity::Warning,
             }];
@@ -132,12 +132,12 @@ impl Fleet {
             return vec![Degradation {
                 id: "certificate_of_another_id",
                 message: format!(
-                    "the certificate of this host is for the id `{}`, and it calls itself `{}` now: the \
-                     collector takes nothing from it",
+                    "the certificate of this host is for the id `{}`, but its id is `{}` now: the \
+                     collector rejects its windows",
                     membership.host_id,
                     member.host().host_id
                 ),
-                remedy: "join again with an invitation of `agent-ctl hosts invite`".to_owned(),
+                remedy: "join again with an invitation from `agent-ctl hosts invite`".to_owned(),
                 severity: Severity::Error,
             }];
         }
@@ -145,9 +145,7 @@ impl Fleet {
         let failed = member.renewal().failed;
         let why = match (failed, ended) {
             (Some(why), _) => why,
-            (None, true) => {
-                "nothing renews it, as `collector.address` names a collector".to_owned()
-            }
+            (None, true) => "nothing renews it, because `collector.address` is set".to_owned(),
             (None, false) => return Vec::new(),
         };
         let left_s = membership.not_after_unix_s - now_unix_ns / SECOND_NS;
@@ -158,8 +156,8 @@ impl Fleet {
         vec![Degradation {
             id: "certificate_not_renewed",
             message: format!("the certificate of this host {when} and cannot be renewed: {why}"),
-            remedy: "let the host reach its collector; if it was removed, invite it again with \
-                     `agent-ctl hosts invite`"
+            remedy: "make sure that the host can reach its collector; if the host was removed, \
+                invite it again with `agent-ctl hosts invite`"
                 .to_owned(),
             severity,
         }]
@@ -191,14 +189,14 @@ fn of_files(member: &HostMember, now_unix_s: i64) -> Option<Degradation> {
         }
         (Some(ends), why) if ends <= now_unix_s => {
             let why = why.map_or(String::new(), |why| format!(": {why}"));
-            let text =
-                format!("the certificate of this host has ended, and nobody has renewed it{why}");
+            let text = format!("the certificate of this host has expired and was not renewed{why}");
             (Severity::Error, text)
         }
         (Some(ends), Some(why)) => {
             let hours = (ends - now_unix_s) / 3600;
             let text = format!(
-                "the renewed certificate of this host cannot be used; the one before ends in {hours} h: {why}"
+                "the renewed certificate of this host cannot be used; the old one expires in \
+                 {hours} h: {why}"
             );
             (Severity::Warning, text)
         }
@@ -208,8 +206,8 @@ fn of_files(member: &HostMember, now_unix_s: i64) -> Option<Degradation> {
         id: "certificate_not_renewed",
         message,
         remedy:
-            "look at the files of `collector.tls` and at what writes them; they are read again by \
-                 themselves"
+            "check the files of `collector.tls` and the program that writes them; the daemon reads \
+             them again by itself"
                 .to_owned(),
         severity,
     })
@@ -228,8 +226,8 @@ impl Agent {
         async move {
             if let Some(address) = configured {
                 return Err(Status::failed_precondition(format!(
-                    "this host pushes to {address}, which its configuration names: remove \
-                     `collector.address` and restart the agent first"
+                    "this host pushes to {address} from its configuration: first remove \
+                     `collector.address` and restart the agent"
                 )));
             }
             let member = fleet.member.as_ref().map_err(|why| {
@@ -247,11 +245,11 @@ impl Agent {
                 fleet = membership.fleet_id,
                 collector = membership.collector,
                 name = membership.name,
-                "this host has joined a fleet"
+                "joined a fleet"
             );
             fleet
                 .status()
-                .ok_or_else(|| Status::internal("it was left at the same moment"))
+                .ok_or_else(|| Status::internal("the host left the fleet at the same moment"))
         }
     }
 
@@ -290,7 +288,8 @@ impl Agent {
                 Err(why) => {
                     let before = lock(&self.fleet.waits).replace(why.clone());
                     if before.as_ref() != Some(&why) {
-                        tracing::warn!(file = %file.display(), why, "this host does not join its fleet yet");
+                        tracing::warn!(file = %file.display(), why, "failed to join the fleet so \
+                            far");
                     }
                 }
             }
@@ -304,11 +303,11 @@ impl Agent {
     pub(super) fn leave(&self) -> impl Future<Output = Result<(), Status>> + Send + use<> {
         let fleet = Arc::clone(&self.fleet);
         async move {
-            let none = || Status::not_found("this host is a member of no fleet");
+            let none = || Status::not_found("this host is not a member of a fleet");
             let member = fleet.member().ok_or_else(none)?;
             let left = member.membership().ok_or_else(none)?;
             member.leave().await.map_err(|error| refusal(&error))?;
-            tracing::info!(fleet = left.fleet_id, "this host has left its fleet");
+            tracing::info!(fleet = left.fleet_id, "left the fleet");
             Ok(())
         }
     }
@@ -331,7 +330,7 @@ async fn invitation(file: &Path) -> Result<(String, Credential), String> {
         // It says where all profiles of this host go.
         if meta.uid() != 0 && meta.uid() != effective_uid() || meta.mode() & 0o022 != 0 {
             return Err(io::Error::other(
-                "others may write it: it must be of root or of this user, and writable by nobody else",
+                "other users may write it: only root or this user may own and write it",
             ));
         }
         opened.take(JOIN_FILE_BYTES_MAX).read_to_string(&mut text)?;

@@ -66,7 +66,7 @@ impl Agent {
             tracing::warn!(
                 times,
                 cpus,
-                "a ring buffer was full and did not move: it was flushed, its samples are lost"
+                "a ring buffer was full and stuck: it was flushed, and its samples are lost"
             );
         }
         losses.note(now, (&quality, stalls), || {

@@ -26,16 +26,16 @@ const READINGS_APART: Duration = Duration::from_millis(9_500);
 const READINGS_MAX: usize = 40;
 
 /// What fixes a daemon that does not run when it should.
-pub(super) const RUN: &str = "see that nothing stops it, and give it CPU: \
-                              systemctl set-property fleetprofd CPUQuota= CPUWeight=1000";
+pub(super) const RUN: &str = "make sure that nothing stops the daemon, and give it CPU: systemctl \
+    set-property fleetprofd CPUQuota= CPUWeight=1000";
 /// What fixes rings that are too small.
 pub(super) const RING: &str = "raise sampling.ring_kib and reload: agent-ctl config reload";
 /// What to do about rings that stood still: they were flushed and go on.
-pub(super) const STALLED: &str = "nothing, if it stays at one: the ring was flushed and goes on; if the \
-                                  number grows, systemctl restart fleetprofd and report it as a bug";
+pub(super) const STALLED: &str = "nothing if it happened once: the ring was flushed and works \
+    again; if the number grows, run systemctl restart fleetprofd and report it as a bug";
 /// Nothing is lost for long.
-const SIDE_BAND: &str = "find what forks, maps or renames without end: agent-ctl top; raise \
-                         sampling.ring_kib if that is its business";
+const SIDE_BAND: &str = "find the program that forks, maps or renames constantly: agent-ctl top; \
+    if that is normal, raise sampling.ring_kib";
 /// What fixes throttling.
 pub(super) const THROTTLE: &str =
     "sysctl -w kernel.perf_cpu_time_max_percent=25, or lower sampling.rate_hz";
@@ -227,7 +227,8 @@ fn losses(missed: Missed, longest: Duration) -> Vec<Degradation> {
     let in_time = missed.lost - late - stalled;
     if in_time > 0 {
         let message = format!(
-            "{in_time} records found no room in a ring buffer that was read in time: it is too small"
+            "{in_time} records found no room in a ring buffer although it was read in time: it is \
+             too small"
         );
         say("records_lost", message, RING);
     }
@@ -241,9 +242,10 @@ fn losses(missed: Missed, longest: Duration) -> Vec<Degradation> {
     let side_band = missed.stalls.side_band;
     if side_band > 0 {
         let message = format!(
-            "{side_band} records of processes, mappings and names came faster than they were read, or \
-             while the daemon did not run. No sample was lost by it; what started, mapped code or was \
-             renamed meanwhile may lack its name or stacks for up to {} s, until /proc was read again",
+            "{side_band} records of processes, mappings and names were lost, because they arrived \
+             faster than the daemon reads, or while it did not run. No sample was lost by it; \
+             programs that started, mapped code or were renamed meanwhile may lack names or stacks \
+             for up to {} s, until the daemon reads /proc again",
             REPAIR_INTERVAL.as_secs()
         );
         say("side_band_lost", message, SIDE_BAND);

@@ -102,21 +102,21 @@ fn told(message: impl Into<String>, remedy: impl Into<String>) -> wire::Advice {
 fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     if !jit.perf_maps {
         return Some(told(
-            "generated code has no names: reading them is switched off",
+            "generated code has no names: reading perf maps is switched off",
             "set jit.perf_maps to true and restart the agent",
         ));
     }
     match entry.counts.reason {
         Unnamed::JitMapRefused => {
             return Some(told(
-                "its perf map is refused: it is not a plain file of the process's own user, is older than the \
-                 process, or is over jit.perf_map_max_mib",
-                "remove what lies at /tmp/perf-PID.map in its root, or raise jit.perf_map_max_mib",
+                "its perf map is refused: it is not a regular file of the process's own user, is \
+                 older than the process, or is larger than jit.perf_map_max_mib",
+                "remove /tmp/perf-PID.map in its root, or raise jit.perf_map_max_mib",
             ));
         }
         Unnamed::JitMapLate => {
             return Some(told(
-                "its perf map is read too late: the file system of its /tmp answers slowly",
+                "its perf map is read too late: the file system of its /tmp is slow",
                 "",
             ));
         }
@@ -128,7 +128,7 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
     let advice = match facts.runtime {
         Runtime::HotSpot => return for_hotspot(entry, facts, jit),
         Runtime::DotNet if !writes && !jit.dotnet_enable => told(
-            ".NET writes the names of compiled methods only if it is asked to",
+            ".NET writes the names of compiled methods only on request",
             "start it with the environment variable DOTNET_PerfMapEnabled=3, or set jit.dotnet_enable to true \
              and restart the agent",
         ),
@@ -161,23 +161,24 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
             "set opcache.jit_debug=0x10 in its configuration, or start it with -d opcache.jit_debug=0x10",
         ),
         Runtime::LuaJit => told(
-            "LuaJIT writes the names of its traces only if it was built to",
+            "LuaJIT writes the names of its traces only if it was built for that",
             "build it with XCFLAGS=-DLUAJIT_USE_PERFTOOLS",
         ),
         Runtime::Wasmtime if !writes => told(
-            "wasmtime writes the names of compiled functions only if it is asked to",
+            "wasmtime writes the names of compiled functions only on request",
             "run it with --profile=perfmap, or set Config::profiler to PerfMap in the program that embeds it",
         ),
         Runtime::Unknown if entry.counts.named == 0 => told(
-            "a runtime that is not known makes code here and writes no /tmp/perf-PID.map",
-            "see whether it has a switch for perf maps",
+            "an unknown runtime generates code here and writes no /tmp/perf-PID.map",
+            "check whether it has an option for perf maps",
         ),
         _ if writes && entry.counts.named == 0 => told(
             format!(
-                "it is set to write the names of its code, and they are not found: {}",
+                "it is set to write the names of its code, but they are not found: {}",
                 entry.counts.reason.sentence()
             ),
-            "see whether there is a /tmp/perf-PID.map in its root, PID being its own as it sees it",
+            "check for /tmp/perf-PID.map in its root, where PID is its own pid inside its \
+             namespace",
         ),
         _ => return None,
     };
@@ -187,7 +188,7 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
 fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
     let advice = if !jit.hotspot_attach {
         told(
-            "a JVM writes the names of compiled methods only when it is asked to",
+            "a JVM writes the names of compiled methods only on request",
             format!(
                 "set jit.hotspot_attach to true and restart the agent, which then asks every JVM by itself; or, \
                  with JDK 17 and later, run once as its user: jcmd {} Compiler.perfmap",
@@ -196,7 +197,7 @@ fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::A
         )
     } else if facts.settings.no_attach {
         told(
-            "the JVM refuses attaching",
+            "attaching to the JVM is disabled",
             "start it without -XX:+DisableAttachMechanism",
         )
     } else {
@@ -214,7 +215,8 @@ fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::A
             false => "",
         };
         let otherwise = format!(
-            "the JVM compiles methods it has not told of yet; it is asked at most every {} s",
+            "the JVM has compiled new methods since the last map; the agent asks for a map at most \
+             every {} s",
             jit.hotspot_refresh_s
         );
         told(for_asked(entry, &otherwise), remedy)
@@ -229,7 +231,7 @@ fn for_asked(entry: &RuntimeEntry, otherwise: &str) -> String {
         .as_ref()
         .and_then(|report| report.failure.as_deref());
     match failure {
-        Some(failure) => format!("it was asked for the names of its code in vain: {failure}"),
+        Some(failure) => format!("it did not give the names of its code: {failure}"),
         None => otherwise.to_owned(),
     }
 }

@@ -176,7 +176,7 @@ impl Sampling {
                     }
                     Err(error) => {
                         let reason = with_causes(&error);
-                        tracing::warn!(cpu = cpu.0, reason, "the CPU runs and is not sampled");
+                        tracing::warn!(cpu = cpu.0, reason, "the CPU is online but not sampled");
                     }
                 },
             }

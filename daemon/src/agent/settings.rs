@@ -61,7 +61,7 @@ pub enum ReloadError {
     #[error(transparent)]
     Config(#[from] ConfigError),
     /// Sampling as it asks for.
-    #[error("failed to sample as the new configuration asks")]
+    #[error("failed to apply the new sampling configuration")]
     Sampling(#[source] RingsError),
 }
 
@@ -112,7 +112,7 @@ impl Agent {
             && let Err(error) = self.configure_triggers(&new.config)
         {
             // The rest is in force by now. Their thread is tried again with the next change.
-            tracing::error!(%error, "failed to start the thread of triggers");
+            tracing::error!(%error, "failed to start the trigger thread");
         }
         if let (true, Some(uplink)) = (
             touches("collector.") || touches("withhold"),

@@ -59,7 +59,7 @@ pub(super) fn looks_degradation(counts: &LookCounts) -> Option<Degradation> {
     } else {
         return None;
     };
-    let message = format!("stacks deeper than their copy are not completed: {why}");
+    let message = format!("stacks deeper than their copy stay incomplete: {why}");
     Some(Degradation::new(
         "no_looks",
         Severity::Info,
@@ -121,9 +121,9 @@ impl UnwindCache {
                 "unwind_refused",
                 Severity::Warning,
                 format!(
-                    "the unwind information of {over_bound} files is over half of the {} MiB that \
-                     all may take, the largest {} MiB: stacks through them are cut where frame \
-                     pointers do not lead on",
+                    "{over_bound} files have unwind information of more than half of the {} MiB \
+                     for all files, the largest {} MiB: stacks through these files are cut where \
+                     frame pointers do not help",
                     self.in_force >> 20,
                     over_bound_bytes.div_ceil(1 << 20)
                 ),
@@ -147,9 +147,9 @@ pub(super) fn of_costly_files(
             "files_over_budget",
             Severity::Warning,
             format!(
-                "{refused} files have no names and {} no unwind information because reading one may take \
-                 {} MiB and {} s of CPU; {put_off} times a file waited because those of its owner had \
-                 taken their share",
+                "{refused} files have no names and {} no unwind information, because reading a \
+                 file may take at most {} MiB and {} s of CPU; {put_off} times a file waited \
+                 because other files of its owner had used their share",
                 modules.over_budget,
                 FILE_BYTES_MAX >> 20,
                 FILE_CPU_MAX.as_secs(),
@@ -166,18 +166,19 @@ pub(super) fn of_process_table(counts: &ProcessCounts) -> Vec<Degradation> {
     let say = |id, message: String| Degradation::new(id, Severity::Warning, message, remedy);
     let files = (counts.files_refused > 0).then(|| {
         let message = format!(
-            "{} mappings are of files beyond the {FILES_MAX} that can be known at once: time spent \
-             in them stands under `[other]` of its cgroup, without a stack. Shares of cgroups are right. Who \
-             maps most gives way first; new files are taken in again once processes that map others have ended",
+            "{} mappings belong to files beyond the {FILES_MAX} that the daemon can know at once: \
+             their time is counted as `[other]` of its cgroup, without a stack. Shares of cgroups \
+             are right. Processes that map most lose files first; new files are added again when \
+             processes end",
             counts.files_refused
         );
         say("files_refused", message)
     });
     let mappings = (counts.mappings_refused + counts.spaces_forgotten > 0).then(|| {
         let message = format!(
-            "{} mappings are beyond the {MAPPINGS_MAX} that can be known of one process, and {} times a \
-             process lost what was known of its mappings because those of all take over {} MiB: code in \
-             them has no names, and stacks through it may be cut. Shares of cgroups are right",
+            "{} mappings are beyond the limit of {MAPPINGS_MAX} for a process, and {} times the \
+             daemon dropped the mappings of a process because all together take over {} MiB: code \
+             in them has no names, and stacks through it may be cut. Shares of cgroups are right",
             counts.mappings_refused,
             counts.spaces_forgotten,
             SPACE_BYTES_MAX >> 20
@@ -241,11 +242,11 @@ pub(super) fn degradation(
         StackEnd::NoUnwindInfo | StackEnd::BrokenChain => {
             "build with -fasynchronous-unwind-tables or -fno-omit-frame-pointer".to_owned()
         }
-        StackEnd::GeneratedCode => "have the runtime keep frame pointers (java: \
-             -XX:+PreserveFramePointer) or tell how to do without (python: -X perf; node: \
+        StackEnd::GeneratedCode => "make the runtime keep frame pointers (java: \
+             -XX:+PreserveFramePointer) or write unwind information (python: -X perf; node: \
              --perf-prof --perf-prof-unwinding-info)"
             .to_owned(),
-        _ => "report it, with the output of agent-ctl doctor --json".to_owned(),
+        _ => "report it with the output of agent-ctl doctor --json".to_owned(),
     };
     let message = format!(
         "{share:.0} % of stacks end before their start function, most of them because {}",

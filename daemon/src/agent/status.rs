@@ -242,10 +242,11 @@ impl Agent {
             Severity::Error,
             match newest {
                 MonotonicTime(0) => format!(
-                    "no sample of the event `{event}` has ever arrived, though CPUs were busy"
+                    "no sample of the event `{event}` has ever arrived, although CPUs were busy"
                 ),
                 newest => format!(
-                    "no sample of the event `{event}` has arrived for {} s, though CPUs were busy",
+                    "no sample of the event `{event}` has arrived for {} s, although CPUs were \
+                     busy",
                     now.since(newest).as_secs()
                 ),
             },
@@ -275,8 +276,9 @@ impl Agent {
                 "naming_stalled",
                 Severity::Error,
                 format!(
-                    "the thread that names samples has waited {} s for one window, most likely for a \
-                     file system that does not answer: samples are kept, answers do not show them yet",
+                    "the thread that names samples has waited {} s on one window, most likely for \
+                     a file system that does not answer: samples are kept, but answers do not show \
+                     them yet",
                     age.as_secs()
                 ),
                 "cat /proc/$(pidof fleetprofd)/task/*/stack",
@@ -287,8 +289,9 @@ impl Agent {
                 "files_stalled",
                 Severity::Error,
                 format!(
-                    "the thread that opens executables has waited {} s for one, most likely for a disk \
-                     that does not answer: what runs from now on has no names and shorter stacks",
+                    "the thread that opens executables has waited {} s for a file, most likely for \
+                     a disk that does not answer: programs that start now have no names and \
+                     shorter stacks",
                     age.as_secs()
                 ),
                 "cat /proc/$(pidof fleetprofd)/task/*/stack",
@@ -325,7 +328,7 @@ impl Agent {
             Degradation::new(
                 "sandbox_partial",
                 Severity::Info,
-                format!("the daemon gives up less than it could: {reasons}"),
+                format!("the sandbox of the daemon is incomplete: {reasons}"),
                 sandbox::REMEDY,
             )
         }));
@@ -346,7 +349,7 @@ impl Agent {
                 feature.name(),
                 Severity::Info,
                 format!(
-                    "the kernel does not know `{}`: {}",
+                    "the kernel does not support `{}`: {}",
                     feature.name(),
                     consequence(*feature)
                 ),
@@ -358,11 +361,11 @@ impl Agent {
                 Feature::BuildId.name(),
                 Severity::Info,
                 format!(
-                    "build ids are not asked for, because perf was recording when the events were \
-                     opened and would crash: {}",
+                    "the daemon does not request build ids, because perf was recording when the \
+                     events were opened and would crash: {}",
                     consequence(Feature::BuildId)
                 ),
-                "restart the daemon when perf has ended",
+                "restart the daemon after perf has ended",
             ));
         }
         if sampling.cpus_sampled < sampling.cpus_online {
@@ -370,7 +373,7 @@ impl Agent {
                 "cpus_not_sampled",
                 Severity::Warning,
                 format!(
-                    "{} of {} CPUs are sampled: the log says why the others are not",
+                    "{} of {} CPUs are sampled: the log tells why the others are not",
                     sampling.cpus_sampled, sampling.cpus_online
                 ),
                 "systemctl restart fleetprofd",
@@ -400,10 +403,10 @@ impl Agent {
 /// What a profile misses without a feature.
 fn consequence(feature: Feature) -> &'static str {
     match feature {
-        Feature::ReadLost => "losses are known from records only",
-        Feature::BuildId => "files are known by inode instead of by build id",
+        Feature::ReadLost => "losses are known only from records",
+        Feature::BuildId => "files are identified by inode instead of build id",
         Feature::Cgroup => "cgroups are read from /proc and are missing for short-lived processes",
-        Feature::Ksymbol => "names of kernel modules and BPF programs loaded later come late",
+        Feature::Ksymbol => "kernel modules and BPF programs that are loaded later get names late",
     }
 }
 

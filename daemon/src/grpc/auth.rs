@@ -35,7 +35,7 @@ impl Gate {
             let text = std::fs::read(path)?;
             let token = text.trim_ascii();
             if token.len() < TOKEN_BYTES_MIN {
-                return Err(io::Error::other("a token needs 16 bytes at least"));
+                return Err(io::Error::other("a token needs at least 16 bytes"));
             }
             Ok(Gate {
                 token: Some(token.into()),

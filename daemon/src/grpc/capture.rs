@@ -24,8 +24,7 @@ pub(super) async fn forward(
         }
     }
     if !ended {
-        let failed =
-            Status::internal("the capture ended without a result: the daemon's log says why");
+        let failed = Status::internal("the capture ended without a result: see the daemon's log");
         // A client that has gone does not need to hear it.
         let _ = outlet.send(Err(failed)).await;
     }

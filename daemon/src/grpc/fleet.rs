@@ -49,7 +49,7 @@ pub(super) async fn leave(
 /// One such call at a time.
 async fn one(calls: &Semaphore) -> Result<tokio::sync::SemaphorePermit<'_>, Status> {
     let one = calls.acquire().await;
-    one.map_err(|_| Status::unavailable("the daemon stops"))
+    one.map_err(|_| Status::unavailable("the daemon is shutting down"))
 }
 
 fn check<T>(request: &Request<T>) -> Result<(), Status> {
@@ -57,7 +57,7 @@ fn check<T>(request: &Request<T>) -> Result<(), Status> {
     match uid {
         Some(uid) if uid == 0 || uid == effective_uid() => Ok(()),
         _ => Err(Status::permission_denied(
-            "only root decides to which fleet a host belongs: run it with sudo, on the host itself",
+            "only root may choose the fleet of a host: run this with sudo on the host itself",
         )),
     }
 }

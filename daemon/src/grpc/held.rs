@@ -52,7 +52,7 @@ impl HeldAnswers {
         permit.map(Hold).map_err(|_| {
             ANSWERS_REFUSED.fetch_add(1, Ordering::Relaxed);
             Status::resource_exhausted(format!(
-                "answers that are being read hold most of {} MiB; try again in a moment",
+                "answers that are being sent hold most of {} MiB; try again in a moment",
                 HELD_BYTES_MAX >> 20
             ))
         })

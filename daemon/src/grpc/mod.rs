@@ -168,12 +168,12 @@ pub trait Host: Send + Sync + 'static {
         _collector: String,
         _credential: Credential,
     ) -> HostFuture<Result<agent::FleetMembership, Status>> {
-        Box::pin(async { Err(Status::unimplemented("this host joins no fleet")) })
+        Box::pin(async { Err(Status::unimplemented("this daemon cannot join a fleet")) })
     }
 
     /// Leaves it.
     fn leave_fleet(&self) -> HostFuture<Result<(), Status>> {
-        Box::pin(async { Err(Status::not_found("this host is a member of no fleet")) })
+        Box::pin(async { Err(Status::not_found("this host is not a member of a fleet")) })
     }
 
     /// Minutes kept beyond the retention; none where none are kept.

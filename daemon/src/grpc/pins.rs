@@ -105,7 +105,7 @@ impl Service {
         let held = self.held.clone();
         let work = move |host: &dyn Host, _: &AtomicBool| {
             let pins = host.pins();
-            let pins = pins.ok_or_else(|| Status::not_found("no pins are kept here"))?;
+            let pins = pins.ok_or_else(|| Status::not_found("this daemon keeps no pins"))?;
             let profile = pins.capture(pin).map_err(refused)?;
             let answer = selected(&profile, &query);
             let hold = held.hold(&answer)?;

@@ -86,7 +86,10 @@ impl Service {
 
     fn outlet<T>(&self, peer: Option<Peer>) -> Result<(Outlet<T>, AnswerStream<T>), Status> {
         let place = self.streams.clone().try_acquire_owned().map_err(|_| {
-            Status::resource_exhausted(format!("{STREAMS_MAX} answers are being sent already"))
+            Status::resource_exhausted(format!(
+                "{STREAMS_MAX} answers are already being sent, \
+                which is the limit"
+            ))
         })?;
         Ok(Outlet::new(peer, self.stall_timeout, place))
     }
@@ -111,8 +114,8 @@ impl AgentService for Service {
         let place = self.captures.clone().try_acquire_owned().map_err(|_| {
             let running = captures_of(&*self.host).map_or(0, |captures| captures.running());
             Status::resource_exhausted(format!(
-                "failed to start the capture: {running} captures run already, and as many wait to start \
-                 as may\nagent-ctl captures shows them"
+                "failed to start the capture: {running} captures run already, and too many wait to \
+                 start\nlist them: agent-ctl captures"
             ))
         })?;
         let (messages, permit) = blocking(self, &TIMES.capture, &self.starting, move |host, _| {
@@ -133,7 +136,8 @@ impl AgentService for Service {
         match captures_of(&*self.host)?.cancel(id) {
             true => Ok(Response::new(agent::CancelCaptureResponse {})),
             false => Err(Status::not_found(format!(
-                "failed to cancel capture `{id}`: none of this id runs\nagent-ctl captures shows them"
+                "failed to cancel capture `{id}`: no capture with this id runs\nlist them: \
+                 agent-ctl captures"
             ))),
         }
     }
@@ -341,7 +345,7 @@ fn wire_range(host: &dyn Host, covered: &Covered) -> agent::TimeRange {
 /// Captures of the host; there are none while it starts.
 fn captures_of(host: &dyn Host) -> Result<Arc<dyn Capturing>, Status> {
     host.captures()
-        .ok_or_else(|| Status::unavailable("the daemon takes no captures yet"))
+        .ok_or_else(|| Status::unavailable("the daemon cannot capture yet"))
 }
 
 pub(super) fn status(error: QueryError) -> Status {

@@ -62,7 +62,10 @@ pub enum RunError {
         seconds: u64,
     },
     /// Data was still on its way when the grace was over.
-    #[error("stopped before everything was drained: `shutdown.grace_s` of {seconds} s is over")]
+    #[error(
+        "the daemon stopped before everything was drained: `shutdown.grace_s` of {seconds} s \
+        is over"
+    )]
     Grace {
         /// The grace.
         seconds: u64,
@@ -199,7 +202,7 @@ impl Ends {
             return None;
         }
         let (thread, end) = ends.remove(0);
-        let stopped = || "it stopped without being asked".into();
+        let stopped = || "it stopped unexpectedly".into();
         Some(stage_error(thread, end.err().unwrap_or_else(stopped)))
     }
 

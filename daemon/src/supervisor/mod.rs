@@ -96,7 +96,10 @@ impl Stages {
         const DEEP: u64 = 3;
         let watchdog = sd_notify::watchdog_enabled();
         let events = KernelEvents::new()
-            .inspect_err(|error| tracing::info!(%error, "CPUs that come and go are looked for"))
+            .inspect_err(|error| {
+                tracing::info!(%error, "failed to get CPU hotplug events: the \
+                daemon polls for CPUs instead")
+            })
             .ok();
         let interval = match &events {
             Some(_) => CHECK_INTERVAL,
@@ -207,7 +210,7 @@ impl Stages {
             self.agent.sampling.sampler.flush();
             std::thread::sleep(Duration::from_millis(20));
         }
-        tracing::error!("no sample has arrived; `agent-ctl doctor` tells more");
+        tracing::error!("no sample has arrived; run `agent-ctl doctor`");
     }
 
     fn heartbeats(&self) -> (u64, u64) {

@@ -80,7 +80,7 @@ async fn serve_metrics(
     let listener = match tokio::net::TcpListener::bind(address).await {
         Ok(listener) => listener,
         Err(error) => {
-            tracing::warn!(%address, %error, "no metrics: the address cannot be used");
+            tracing::warn!(%address, %error, "failed to serve metrics: the address cannot be used");
             return None;
         }
     };
@@ -92,7 +92,7 @@ async fn serve_metrics(
             let _ = stopped.wait_for(|&stop| stop).await;
         };
         if let Err(error) = metrics::serve(listener, families, health, stop).await {
-            tracing::warn!(%error, "no metrics");
+            tracing::warn!(%error, "failed to serve metrics");
         }
     }))
 }

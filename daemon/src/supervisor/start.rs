@@ -326,7 +326,7 @@ fn start_pipeline(
         if !Priority::prefer_this_thread(sampler::NICE) {
             tracing::info!(
                 nice = sampler::NICE,
-                "the sampler has ordinary priority: where all CPUs are busy it may come late and lose \
+                "the sampler has ordinary priority: if all CPUs are busy, it may be late and lose \
                  samples; grant CAP_SYS_NICE, or set LimitNICE={} in its unit",
                 sampler::NICE
             );
@@ -392,7 +392,7 @@ fn start_debuginfod(
         Ok(files) => Arc::new(files),
         Err(error) => {
             let dir = symbols.debuginfod_dir.display();
-            tracing::error!("no debuginfod server is asked: failed to use `{dir}`: {error}");
+            tracing::error!("debuginfod is off: failed to use `{dir}`: {error}");
             return Ok(None);
         }
     };

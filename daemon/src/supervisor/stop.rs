@@ -31,7 +31,7 @@ impl Stages {
             tracing::warn!(
                 running,
                 unkept,
-                "stopping before all captures are answered and kept"
+                "stopping before all captures are sent and stored"
             );
         }
     }

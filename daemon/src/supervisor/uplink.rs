@@ -33,7 +33,7 @@ pub(super) fn prepare(ends: &Ends, agent: &Arc<Agent>) {
         match agent.uplink.get().map(|uplink| uplink.started.get()) {
             Some(Some(())) => return Ok(()),
             Some(None) => {
-                let text = "what pushes could not be started before: restart the agent";
+                let text = "pushing could not be started earlier: restart the agent";
                 return Err(io::Error::other(text));
             }
             None => {}

@@ -61,13 +61,13 @@ const OWNERS_MAX: usize = 1024;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// It takes more memory than one file may.
-    #[error("over the memory of one file")]
+    #[error("the file needs more memory than the limit for one file")]
     Memory,
     /// It takes more CPU time, or more bytes read, than one file may.
-    #[error("over the time of one file")]
+    #[error("the file needs more time than the limit for one file")]
     Time,
     /// Another reading takes much memory: the file is to be read later.
-    #[error("put off while another file is read")]
+    #[error("postponed while another file is read")]
     Later,
 }
 

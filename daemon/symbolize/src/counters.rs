@@ -20,29 +20,29 @@ macro_rules! counters {
 counters! {
     /// Executables opened.
     files_opened,
-    /// Executables gone before they could be opened.
+    /// Executables that were removed before they could be opened.
     files_gone,
     /// Executables whose path led to another file than the one that ran.
     files_changed,
     /// Executables that could not be opened or read.
     files_unreadable,
-    /// Open executables closed to stay under the limit of descriptors.
+    /// Open executables closed to stay below the limit of descriptors.
     files_evicted,
     /// Open executables closed because they had no samples for a while.
     files_closed,
-    /// Executables whose file system did not answer in time; taken when it does.
+    /// Executables whose file system did not answer in time; they are read later.
     files_late,
     /// Symbol tables read.
     tables_read,
-    /// Symbol tables dropped to stay under the cache limit.
+    /// Symbol tables dropped to stay below the cache limit.
     tables_evicted,
-    /// Files without names because reading them takes more memory or time than one file may.
+    /// Files without names because reading them takes more memory or time than the limit for a
+    /// file.
     tables_refused,
-    /// Times that a file was not read because the files of its owner had taken more than their
-    /// share of time.
+    /// Times a file was not read because the files of its owner had used more than their share of
+    /// time.
     files_put_off,
-    /// CPU time spent on files of users and containers, in nanoseconds; of each owner it is
-    /// bounded.
+    /// CPU time spent on files of users and containers, in nanoseconds; each owner has a limit.
     owners_files_cpu_ns,
     /// Separate debug files held open with executables that may need them.
     debug_files_held,
@@ -50,14 +50,14 @@ counters! {
     debug_files_used,
     /// Debug files fetched from debuginfod servers.
     debuginfod_fetched,
-    /// Times that no debuginfod server had a build.
+    /// Times no debuginfod server had a build.
     debuginfod_absent,
-    /// Builds of which debuginfod servers had only files of no use: of another build, without
-    /// symbols, too large.
+    /// Builds for which debuginfod servers had only unusable files: another build, no symbols, or
+    /// too large.
     debuginfod_refused,
-    /// Times that a build could not be asked for at all servers.
+    /// Times some debuginfod server could not be asked for a build.
     debuginfod_failed,
-    /// Fetched debug files removed to make room for others.
+    /// Fetched debug files removed to make room.
     debuginfod_removed,
     /// Addresses that got a name.
     addresses_named,
@@ -65,9 +65,9 @@ counters! {
     names_read,
     /// Addresses that got no name, for any reason.
     addresses_unnamed,
-    /// Addresses without a name whose place was not kept either, because their file has too many.
+    /// Addresses without a name that were not cached, because their file has too many.
     places_refused,
-    /// Panics of a library caught while a file was named.
+    /// Panics of a library caught while reading a file.
     library_panics,
     /// Files without source lines because their debug information is over a limit or damaged.
     lines_refused,
@@ -75,66 +75,67 @@ counters! {
     kernel_reads,
     /// Perf maps opened and read from their start.
     perf_maps_read,
-    /// Times a perf map that grew was read on from where it ended.
+    /// Times the new part of a growing perf map was read.
     perf_maps_tailed,
     /// Perf maps refused: wrong owner, link, not a regular file, too large, older than the process.
     perf_maps_refused,
-    /// Perf maps that could not be read in time; taken when they can be.
+    /// Perf maps that could not be read in time; they are read later.
     perf_maps_late,
-    /// Lines of perf maps that make no sense.
+    /// Invalid lines of perf maps.
     perf_map_lines_skipped,
-    /// Processes whose generated code was forgotten to stay under the limits of memory and number.
+    /// Processes whose generated code was dropped to stay below the limits of memory and number.
     perf_maps_evicted,
     /// Jitdumps opened and read from their start.
     jitdumps_read,
-    /// Jitdumps refused: gone, not the file that was mapped, wrong owner, more than one name, not a
+    /// Jitdumps refused: removed, not the mapped file, wrong owner, more than one name, or not a
     /// jitdump.
     jitdumps_refused,
-    /// Pieces of generated code that jitdumps told of.
+    /// Pieces of generated code in jitdumps.
     jitdump_code_loaded,
-    /// Records of jitdumps that make no sense.
+    /// Invalid records of jitdumps.
     jitdump_records_skipped,
-    /// Records of jitdumps left out because a child of their process wrote them.
+    /// Records of jitdumps skipped because a child of their process wrote them.
     jitdump_records_foreign,
-    /// Records of jitdumps without a time of the sampler's clock, taken to be as old as their
-    /// reading.
+    /// Records of jitdumps without a time of the sampler's clock; the time of reading is used
+    /// instead.
     jitdump_records_untimed,
-    /// Source lines of jitdumps left out: too many, or not of the code they are told of.
+    /// Source lines of jitdumps skipped: too many, or outside their code.
     jitdump_lines_dropped,
-    /// Unwinding information of jitdumps left out because it is too long.
+    /// Unwind information of jitdumps skipped because it is too long.
     jitdump_unwinding_dropped,
-    /// Pieces of generated code with unwinding information that was taken.
+    /// Pieces of generated code with usable unwind information.
     code_rules_taken,
-    /// Pieces of generated code whose unwinding information makes no sense.
+    /// Pieces of generated code with invalid unwind information.
     code_rules_senseless,
-    /// Pieces of generated code stepped over by frame pointers because too many have rules already.
+    /// Pieces of generated code unwound with frame pointers because too many already have rules.
     code_rules_refused,
     /// Trampolines of CPython found by their instructions.
     trampolines_found,
-    /// Pieces of generated code refused because what is known of their process is over its limit.
+    /// Pieces of generated code refused because their process exceeds its limit.
     code_refused,
-    /// Pieces of generated code that went and were forgotten before all samples had names.
+    /// Pieces of generated code that were dropped before all samples had names.
     code_forgotten,
-    /// Processes with generated code refused because as many others are active.
+    /// Processes with generated code refused because too many others are active.
     code_processes_refused,
-    /// Jitdumps that fp-jit was not told of: more than it takes of one process, or all at once.
+    /// Jitdumps skipped because a process has too many, or too many came at once.
     jitdumps_untold,
-    /// Times that looking up the generated code of one process took as long as it may: the rest has
-    /// no names.
+    /// Times the lookup of generated code of a process reached its time limit; the rest has no
+    /// names.
     code_looked_up_too_long,
-    /// Samples named as of the end of their batch because their times found no room.
+    /// Samples named with the code at the end of their batch, for lack of room for their times.
     sample_times_refused,
     /// Rows split because code at their addresses changed while they were sampled.
     rows_split,
-    /// Rows not split because too many were: their frames of code that changed have no names.
+    /// Rows not split because there were too many; their frames in changed code have no names.
     rows_unsplit,
-    /// Perf maps that runtimes wrote, or started to write, because they were asked.
+    /// Perf maps that runtimes wrote, or started to write, on request.
     attaches_done,
-    /// Attempts to have a runtime write its perf map that failed.
+    /// Failed requests to a runtime to write its perf map.
     attaches_failed,
-    /// Times that a process with samples was not asked because too many are known.
+    /// Times a process with samples was not asked for its perf map because there are too many
+    /// processes.
     attaches_over_limit,
-    /// Perf maps removed that runtimes had written because they were asked.
+    /// Perf maps removed that runtimes had written on request.
     attach_maps_removed,
 }
 

@@ -29,10 +29,10 @@ const AT_ONCE: usize = 4096;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum ShapeError {
     /// Entries are nested too deeply.
-    #[error("entries are nested more than {DEPTH_MAX} deep")]
+    #[error("the debug information is nested more than {DEPTH_MAX} levels deep")]
     Deep,
     /// A line program is too long, or units name line programs of others.
-    #[error("line programs are too long, or named too often")]
+    #[error("the line programs are too long, or referenced too often")]
     Lines,
     /// Looking at it took more time than one file may.
     #[error(transparent)]

@@ -95,22 +95,22 @@ impl ReadAt for [u8] {
 #[derive(Debug, thiserror::Error)]
 pub enum ElfError {
     /// Reading failed, or the image ends too early.
-    #[error("failed to read the image")]
+    #[error("failed to read the ELF file")]
     Read(#[from] io::Error),
     /// Not an ELF image.
-    #[error("failed to read the image: not an ELF file")]
+    #[error("failed to read the ELF file: it is not an ELF file")]
     NotElf,
     /// The file has a byte order that this build does not read.
-    #[error("failed to read the image: of another kind of machine")]
+    #[error("failed to read the ELF file: it is for another architecture")]
     Foreign,
     /// Headers contradict themselves or are over a limit.
-    #[error("failed to read the image: damaged headers")]
+    #[error("failed to read the ELF file: its headers are damaged")]
     Damaged,
     /// A table or a section is larger than any is read.
-    #[error("failed to read the image: over a limit of size")]
+    #[error("failed to read the ELF file: it exceeds a size limit")]
     TooLarge,
     /// Reading it took more than one file may.
-    #[error("failed to read the image")]
+    #[error("failed to read the ELF file")]
     Over(#[from] Over),
 }
 

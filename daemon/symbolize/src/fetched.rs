@@ -64,7 +64,7 @@ impl FetchedFiles {
         let dir = dir.map_err(|error| match error {
             DirError::Open { source, .. } => source,
             DirError::Refused { why, .. } => io::Error::other(why),
-            DirError::Locked { .. } => io::Error::other("another daemon has it"),
+            DirError::Locked { .. } => io::Error::other("another daemon uses it"),
         })?;
         let files = FetchedFiles {
             dir,
@@ -142,7 +142,7 @@ impl FetchedFiles {
             servers.fetch(build_id, &incoming, &mut take, &|| false)
         }));
         let outcome = outcome.unwrap_or_else(|_| {
-            tracing::warn!(build_id, "answer of a debuginfod server cannot be read");
+            tracing::warn!(build_id, "failed to read the answer of a debuginfod server");
             FetchOutcome::Refused
         });
         let counters = &self.counters;
@@ -166,7 +166,7 @@ impl FetchedFiles {
         let headers = read_headers(&File::open(incoming)?).map_err(io::Error::other)?;
         let own = profile::build_id_text(&headers.build_id);
         if own != build_id {
-            return Err(io::Error::other(format!("it is of build `{own}`")));
+            return Err(io::Error::other(format!("it has build id `{own}`")));
         }
         if headers.section(b".symtab").is_none() {
             return Err(io::Error::other("it has no symbol table"));
@@ -180,7 +180,7 @@ impl FetchedFiles {
     /// Removes what was not used for longest until so much more fits.
     fn make_room(&self, bytes: u64) -> io::Result<()> {
         if bytes > self.bytes_max {
-            let text = "it is larger than all may be (`symbols.debuginfod_mib`)";
+            let text = "it is larger than `symbols.debuginfod_mib`";
             return Err(io::Error::other(text));
         }
         let mut kept = self.list();

@@ -29,10 +29,13 @@ pub enum LinesError {
     #[error("failed to read the debug sections")]
     Sections(#[from] ElfError),
     /// The library is not given what is of this shape.
-    #[error("failed to take the debug information")]
+    #[error("failed to use the debug information")]
     Shape(#[from] ShapeError),
     /// Looking through it takes more CPU time than one file may.
-    #[error("failed to look through the debug information: over the time of one file")]
+    #[error(
+        "failed to search the debug information: it takes more time than the limit for one \
+        file"
+    )]
     Time,
     /// No file in memory could be made.
     #[error("failed to copy the debug sections to memory")]

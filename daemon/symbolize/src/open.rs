@@ -26,13 +26,13 @@ pub enum Links {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// The path, or the process it belongs to, is not there.
-    #[error("failed to find the file")]
+    #[error("failed to open the file: it does not exist")]
     Gone,
     /// A link where none is allowed.
-    #[error("failed to open the file: a link is on the way")]
+    #[error("failed to open the file: its path has a symbolic link")]
     Link,
     /// A directory, FIFO, socket or device.
-    #[error("failed to open the file: not a regular file")]
+    #[error("failed to open the file: it is not a regular file")]
     NotRegular,
     /// Anything else.
     #[error("failed to open the file")]

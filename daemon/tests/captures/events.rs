@@ -198,7 +198,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     drop(first);
     remove(&inner);
     assert_eq!(engine.follow(id).expect("nothing to do"), Followed::Gone);
-    std::fs::create_dir(&inner).expect("made again");
+    std::fs::create_dir(&inner).expect("created again");
     let second = Busy::start();
     cgroups.put(&inner, second.pid());
     match engine.follow(id).expect("followed") {

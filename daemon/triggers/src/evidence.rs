@@ -91,8 +91,8 @@ impl TriggerCaptures {
         (trigger, cgroup, cause): (&str, &str, &str),
         pin: Option<u64>,
     ) -> Result<(), String> {
-        let capturing = capturing.ok_or("this daemon does not capture")?;
-        let pin = pin.ok_or("there is no pin to keep it with")?;
+        let capturing = capturing.ok_or("this daemon cannot capture")?;
+        let pin = pin.ok_or("there is no pin for the capture")?;
         let running = Running::new(&self.triggers)
             .ok_or_else(|| format!("{RUNNING_MAX} captures of triggers run already"))?;
         let request = request(wanted, trigger, cgroup, cause);
@@ -111,7 +111,7 @@ impl TriggerCaptures {
                 false => Err(outcome.error),
             };
             match kept {
-                Ok(()) => tracing::info!(trigger, pin, "kept the capture with its pin"),
+                Ok(()) => tracing::info!(trigger, pin, "stored the capture with its pin"),
                 Err(reason) => {
                     triggers.captures_failed.fetch_add(1, Ordering::Relaxed);
                     tracing::warn!(
@@ -125,7 +125,7 @@ impl TriggerCaptures {
         });
         started
             .map(drop)
-            .ok_or_else(|| "there is no thread for it".to_owned())
+            .ok_or_else(|| "failed to start a thread for the capture".to_owned())
     }
 }
 
@@ -173,7 +173,8 @@ fn collect(
                 if outcome.evidence.bytes() > bytes_max {
                     outcome.complete = false;
                     outcome.error = format!(
-                        "it has more than {bytes_max} bytes, a quarter of recorder.pins_mib"
+                        "the capture has more than {bytes_max} bytes, a quarter of \
+                         recorder.pins_mib"
                     );
                     return outcome;
                 }
@@ -186,7 +187,7 @@ fn collect(
         }
     }
     if !outcome.complete && outcome.error.is_empty() {
-        outcome.error = "it ended without a result".to_owned();
+        outcome.error = "the capture ended without a result".to_owned();
     }
     outcome
 }
@@ -242,7 +243,7 @@ mod tests {
         let (complete, error) = outcome(vec![chunk(false)], 1000);
         assert_eq!(
             (complete, error.as_str()),
-            (false, "it ended without a result")
+            (false, "the capture ended without a result")
         );
         let (complete, error) = outcome(vec![chunk(false), chunk(true)], 150);
         assert_eq!(

@@ -198,7 +198,11 @@ impl Triggers {
         for (issue, path) in &issues {
             if !known.contains_key(issue) {
                 let reason = degradation((issue, path)).message;
-                tracing::warn!(trigger = issue.0, reason, "the trigger does not see all");
+                tracing::warn!(
+                    trigger = issue.0,
+                    reason,
+                    "the trigger cannot check everything"
+                );
             }
         }
         *known = issues;
@@ -216,13 +220,13 @@ fn degradation(((trigger, issue), path): (&(String, Issue), &String)) -> Degrada
             (Severity::Warning, message, missing.remedy())
         }
         Issue::Nothing => {
-            let message = format!("trigger `{trigger}`: there is no cgroup like its target now");
+            let message = format!("trigger `{trigger}`: no cgroup matches its target");
             (Severity::Info, message, "agent-ctl cgroups")
         }
         Issue::TooMany => {
             let message = format!(
-                "trigger `{trigger}`: more than {CGROUPS_MAX} cgroups are like its target; the \
-                 others are not looked at"
+                "trigger `{trigger}`: more than {CGROUPS_MAX} cgroups match its target; the others \
+                 are not checked"
             );
             (Severity::Warning, message, "")
         }
@@ -314,7 +318,7 @@ impl Stage {
                     tally.cooled_since += 1;
                     times = tally.cooled_since;
                 });
-                let text = "the trigger is kept from firing by its cooldown";
+                let text = "trigger suppressed by its cooldown";
                 // Around its threshold it may be so each second: the number is told when it fires.
                 match times {
                     1 => tracing::info!(trigger, cgroup, "{text}"),
@@ -323,11 +327,7 @@ impl Stage {
             }
             Verdict::Suppressed(Why::Daily) => {
                 self.triggers.count(trigger, |tally| tally.limited += 1);
-                tracing::info!(
-                    trigger,
-                    cgroup,
-                    "the trigger is kept from firing by its daily limit"
-                );
+                tracing::info!(trigger, cgroup, "trigger suppressed by its daily limit");
             }
             Verdict::Fire(seen) => self.fire(rule, cgroup, seen, now, writer, captures, recorder),
         }
@@ -356,7 +356,7 @@ impl Stage {
             tracing::info!(
                 trigger,
                 times = cooled,
-                "its cooldown kept the trigger from firing"
+                "trigger suppressed by its cooldown"
             );
         }
         let cause = watcher::cause(rule, seen);

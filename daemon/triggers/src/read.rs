@@ -50,11 +50,11 @@ impl Missing {
     pub fn message(self) -> &'static str {
         match self {
             Missing::Gone => "the cgroup is gone",
-            Missing::Pressure => "the kernel does not account pressure (psi) for it",
-            Missing::PressureV1 => "pressure of cgroups is accounted with cgroup2 alone",
+            Missing::Pressure => "the kernel does not account pressure (PSI) for the target",
+            Missing::PressureV1 => "only cgroup2 accounts pressure of cgroups",
             Missing::CpuController => "the cgroup has no CPU controller, so it is never throttled",
-            Missing::Hierarchy => "no hierarchy of cgroups is mounted where the daemon sees it",
-            Missing::Unreadable => "the file of this number cannot be read",
+            Missing::Hierarchy => "the daemon sees no mounted cgroup hierarchy",
+            Missing::Unreadable => "the file with this number cannot be read",
         }
     }
 

@@ -113,7 +113,7 @@ fn write_path(out: &mut impl Write, path: &[&String]) -> std::io::Result<()> {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum ReadError {
     /// The line does not end in a space and a number.
-    #[error("failed to read folded stacks: line {line} ends in no count")]
+    #[error("failed to read folded stacks: line {line} does not end in a count")]
     NoCount {
         /// 1-based.
         line: usize,
@@ -126,8 +126,8 @@ pub enum ReadError {
     },
     /// Every line has two counts: differential stacks are two profiles at once.
     #[error(
-        "failed to read folded stacks: each line ends in two counts, as differential stacks do\n\
-         read the two files that were compared, or leave one column: sed -E 's/ [0-9.]+$//' FILE"
+        "failed to read folded stacks: each line ends in two counts, as in differential stacks\n\
+         read the two original files, or remove one column: sed -E 's/ [0-9.]+$//' FILE"
     )]
     Differential,
 }

@@ -167,37 +167,37 @@ pub enum ImportError {
     #[error("failed to unpack gzip")]
     Unpack(#[source] std::io::Error),
     /// Beyond the limit.
-    #[error("it has more than {limit} bytes, packed or unpacked")]
+    #[error("the file has more than {limit} bytes, packed or unpacked")]
     TooLarge {
         /// In bytes.
         limit: u64,
     },
     /// Compressed, but not by gzip.
-    #[error("it is compressed by {by}\nunpack it before: gzip alone is read")]
+    #[error("the file is compressed with {by}\nunpack it first: only gzip is supported")]
     Compression {
         /// The program.
         by: &'static str,
     },
     /// What perf itself records.
-    #[error("it is a recording of perf\nwrite its samples as text: perf script -i FILE > FILE.txt")]
+    #[error("the file is a recording of perf\nconvert it to text: perf script -i FILE > FILE.txt")]
     PerfData,
     /// What we write and cannot read.
     #[error(
-        "it is a profile of the Firefox Profiler, which is not read\n\
+        "the file is a profile of the Firefox Profiler, which cannot be read\n\
          write it in another format: JSON keeps everything, perf script text keeps times"
     )]
     Firefox,
     /// JSON of somebody else.
-    #[error("it is JSON, but of neither fleetprof nor speedscope")]
+    #[error("the file is JSON, but not from fleetprof or speedscope")]
     OtherJson,
     /// Nothing that is known.
     #[error(
-        "it is none of pprof, JSON of fleetprof, speedscope, perf script text, folded stacks, \
-         page of fleetprof"
+        "the format is unknown: expected pprof, JSON of fleetprof, speedscope, perf script text, \
+         folded stacks or a page of fleetprof"
     )]
     Unknown,
     /// One of several profiles was asked for in a file that has one.
-    #[error("it is {} and has one profile: there is no profile `{asked}`", kind.name())]
+    #[error("there is no profile `{asked}`: the file is {} and has one profile", kind.name())]
     OneProfile {
         /// What it is.
         kind: Source,

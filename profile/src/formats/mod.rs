@@ -145,8 +145,8 @@ impl std::str::FromStr for Format {
 /// No format has this name.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "failed to find format `{name}`: expected folded, pprof, speedscope, svg, html, json, \
-     firefox, perf-script or bundle"
+    "failed to use format `{name}`: expected folded, pprof, speedscope, svg, html, json, firefox, \
+     perf-script or bundle"
 )]
 pub struct UnknownFormat {
     /// What was asked for.
@@ -163,7 +163,7 @@ pub enum FormatError {
     #[error("failed to write JSON")]
     Json(#[from] serde_json::Error),
     /// More than the format can count.
-    #[error("failed to write the profile as {format}: its total is beyond 2⁶³")]
+    #[error("failed to write the profile as {format}: its total is larger than 2⁶³")]
     TotalTooLarge {
         /// The format.
         format: Format,

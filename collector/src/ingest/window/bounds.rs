@@ -17,7 +17,9 @@ pub(super) fn plausible(facts: &wire::WindowFacts, rows: &[Row]) -> Result<(), S
     let most = u128::from(facts.duration_ns) * CPUS_MAX;
     let is_over = |unit_ns: u64| weight.saturating_mul(unit_ns.into()) > most;
     if profile::unit::time_unit_ns(&facts.unit).is_some_and(is_over) {
-        return Err(format!("it says that more than {CPUS_MAX} CPUs were busy"));
+        return Err(format!(
+            "it claims that more than {CPUS_MAX} CPUs were busy"
+        ));
     }
     Ok(())
 }
@@ -30,15 +32,17 @@ pub(super) fn range(facts: &wire::WindowFacts) -> Result<TimeRange, String> {
     }
     if facts.duration_ns == 0 || facts.duration_ns > WINDOW_NS_MAX {
         let ns = facts.duration_ns;
-        return Err(format!("it is {ns} ns long, not up to an hour"));
+        return Err(format!(
+            "it is {ns} ns long, but at most an hour is allowed"
+        ));
     }
     if facts.unit.is_empty() || facts.event.is_empty() {
-        return Err("it names no event or no unit".to_owned());
+        return Err("it has no event or no unit".to_owned());
     }
     let end = i64::try_from(facts.duration_ns)
         .ok()
         .and_then(|duration| start_unix_ns.checked_add(duration));
-    let end_unix_ns = end.ok_or("it ends after the end of time")?;
+    let end_unix_ns = end.ok_or("its end time is too large")?;
     Ok(TimeRange {
         start_unix_ns,
         end_unix_ns,

@@ -18,10 +18,10 @@ pub enum Fault {
         id: u32,
     },
     /// Names and values do not come in pairs.
-    #[error("a label set has a name without a value")]
+    #[error("a label set has a label without a value")]
     OddLabels,
     /// Hashes are not whole.
-    #[error("`stack_hashes` has `{bytes}` bytes, which is no multiple of 16")]
+    #[error("`stack_hashes` has {bytes} bytes, which is not a multiple of 16")]
     TornHash {
         /// How many there are.
         bytes: usize,
@@ -49,7 +49,7 @@ pub enum Fault {
         sequence: u64,
     },
     /// Facts in another part than the last, or none in the last.
-    #[error("window `{sequence}` must have facts in its last part, and there only")]
+    #[error("window `{sequence}` must have facts in its last part, and only there")]
     Facts {
         /// The window.
         sequence: u64,

@@ -101,8 +101,8 @@ impl Side {
             unit::time_unit_ns(&quality.unit).or(quality.unit.is_empty().then_some(1))
         else {
             return Err(crate::query::request::invalid(format!(
-                "failed to make an overview: the samples selected weigh {}, not CPU time: leave \
-                 `comm`, `thread`, `pid` and `context` out of the selector",
+                "failed to make an overview: the selected samples have weights in {}, not CPU \
+                 time: leave `comm`, `thread`, `pid` and `context` out of the selector",
                 quality.unit
             ))
             .into());

@@ -89,7 +89,7 @@ impl Queries {
             "" => SERVICE_LABEL.to_owned(),
             "*" | "host" => {
                 return Err(invalid(
-                    "failed to make an overview: name a label of services",
+                    "failed to make an overview: name the label whose values are services",
                 ));
             }
             _ => asked.service_label,

@@ -30,15 +30,15 @@ pub(super) enum Fault {
     #[error("{0}")]
     Limit(String),
     /// The caller gave up, or its time is over.
-    #[error("the query was given up")]
+    #[error("the query was cancelled")]
     GivenUp,
     /// The engine does not do it.
     #[error("{0}")]
     Refused(String),
     /// The database was made by a later version.
     #[error(
-        "the database has schema version {found} and this collector understands {}: \
-         run a newer collector, or give this one a database of its own",
+        "failed to use the database: its schema version is {found}, and this collector supports \
+         {}; run a newer collector, or set another database",
         super::schema::VERSION
     )]
     Newer {
@@ -46,7 +46,10 @@ pub(super) enum Fault {
         found: u32,
     },
     /// The table that carries the key is not as it was made.
-    #[error("the comment of table `identity` is not the database's key; restore it from a backup")]
+    #[error(
+        "failed to use the database: the comment of table `identity` is not its key; restore \
+        the comment from a backup"
+    )]
     NoKey,
     /// Weights of different units.
     #[error(transparent)]
@@ -140,7 +143,7 @@ fn fault_of_query(error: &Error) -> Fault {
     };
     match code {
         Some(code) if TOO_MUCH.contains(&code) => Fault::Limit(format!(
-            "the query passes its limit in ClickHouse; narrow the range or the selection: {}",
+            "the query exceeds a limit of ClickHouse; narrow the range or the selection: {}",
             text_of(error)
         )),
         Some(code) if OVER.contains(&code) => Fault::GivenUp,

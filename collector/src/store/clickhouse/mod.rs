@@ -99,7 +99,7 @@ impl Default for Options {
 #[derive(Debug, thiserror::Error)]
 pub enum OpenError {
     /// An option makes no sense.
-    #[error("failed to take the option `{option}`: {reason}")]
+    #[error("failed to use option `{option}`: {reason}")]
     Option {
         /// Its name.
         option: &'static str,
@@ -107,7 +107,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The password could not be read.
-    #[error("failed to read the password file `{}`: {source}", path.display())]
+    #[error("failed to read password file `{}`: {source}", path.display())]
     Password {
         /// The file.
         path: PathBuf,
@@ -129,7 +129,7 @@ pub enum OpenError {
         reason: String,
     },
     /// The tables could not be made or are not ours.
-    #[error("failed to prepare the database `{database}`: {reason}")]
+    #[error("failed to prepare database `{database}`: {reason}")]
     Schema {
         /// Its name.
         database: String,
@@ -160,9 +160,9 @@ metrics::counted! {
 }
 
 metrics::rows! { KNOWN: known::Known;
-    /// Ids of frames and stacks that the server is known to have.
+    /// Ids of frames and stacks that ClickHouse is known to have.
     Gauge clickhouse_known_ids = |k| k.len() as u64;
-    /// Such ids that were forgotten to make room for others.
+    /// Known ids that were dropped to make room.
     Counter clickhouse_known_ids_forgotten_total = |k| k.forgotten;
 }
 
@@ -221,7 +221,7 @@ fn check(options: &Options) -> Result<(), OpenError> {
     if options.url.contains(['?', '#', '@']) {
         return wrong(
             "clickhouse.url",
-            "it has more than scheme, host, port and path",
+            "it must have only scheme, host, port and path",
         );
     }
     Ok(())
@@ -587,7 +587,8 @@ impl StoreStatus for ClickHouseStore {
         let outage = lock(&self.outage);
         let sentence = outage.as_ref().map(|outage| {
             format!(
-                "ClickHouse at {} takes nothing: {}. Agents keep their windows until it does.",
+                "ClickHouse at {} rejects data: {}. Agents keep their windows until ClickHouse \
+                 works again.",
                 self.options.url, outage.reason
             )
         });

@@ -193,8 +193,8 @@ async fn match_values(
             count += 1;
             if count > VALUES_MAX {
                 return Err(Fault::Limit(format!(
-                    "the label `{name}` has more than {VALUES_MAX} values in the range: \
-                     select by `=` or `^=`, or narrow the range"
+                    "the label `{name}` has more than {VALUES_MAX} values in the range: select \
+                     with `=` or `^=`, or narrow the range"
                 )));
             }
             // A label selects only among the hosts that have it.

@@ -33,9 +33,9 @@ pub(super) fn rejection(window: &NewWindow, options: &Options, now_unix_ns: i64)
     let reason = if TimeSlot::of(window.range.start_unix_ns).is_none() {
         "its time cannot be stored"
     } else if total.count > COUNT_MAX || total.weight > WEIGHT_MAX {
-        "it has more samples than any machine takes in an hour"
+        "it has more samples than any machine can take in an hour"
     } else if accounted.fold(0, u64::saturating_add) > WEIGHT_MAX {
-        "it accounts for more time than any machine has in an hour"
+        "it has more CPU time than any machine has in an hour"
     } else {
         return None;
     };

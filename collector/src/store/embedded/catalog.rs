@@ -134,7 +134,7 @@ impl Catalog {
 
     /// Says that a file was set aside.
     pub fn note_damaged(&self, start: i64, end: i64, path: &Path, text: &str) {
-        let text = format!("is damaged and set aside as `*.damaged`: {text}");
+        let text = format!("is damaged and was renamed to `*.damaged`: {text}");
         self.note_unreadable((start, end), path, &text);
     }
 
@@ -148,8 +148,8 @@ impl Catalog {
             end_unix_ns: end,
         };
         let issue = format!(
-            "partition `{name}` {text}; the others answer. Look at the disk; remove what was set aside \
-             when it is of no use"
+            "partition `{name}` {text}; the others still answer. Check the disk; delete the \
+             renamed file when you no longer need it"
         );
         self.report_issue(&format!("partition {name}"), Some(issue));
         lock(&self.damaged).push((range, name));
@@ -158,7 +158,7 @@ impl Catalog {
     /// Fails once the store is closed.
     pub fn check_open(&self) -> Result<(), StoreError> {
         if self.closed.load(Ordering::Acquire) {
-            return Err(StoreError::Unavailable("it is closed".to_owned()));
+            return Err(StoreError::Unavailable("the store is closed".to_owned()));
         }
         Ok(())
     }

@@ -91,7 +91,7 @@ impl Maintenance {
                 self.catalog.counters.compaction_failures.inc();
                 let path = partition.path.display();
                 let text = format!("failed to compact or downsample `{path}`: {error}");
-                let more = "; the finer data stays and is tried again in a minute";
+                let more = "; the finer data stays, and the collector retries in a minute";
                 self.catalog
                     .report_issue("compaction", Some(format!("{text}{more}")));
                 Err(text)

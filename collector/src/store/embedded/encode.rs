@@ -44,7 +44,7 @@ pub struct Encoded {
 #[derive(Debug, thiserror::Error)]
 pub enum EncodeError {
     /// The table in memory is not what was put in: a fault of this program.
-    #[error("the table in memory is damaged: {0}")]
+    #[error("failed to encode the table in memory: it is damaged: {0}")]
     Corrupt(#[from] Corrupt),
     /// zstd got no memory.
     #[error(transparent)]

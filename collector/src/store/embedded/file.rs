@@ -228,7 +228,7 @@ impl PartitionFile {
         let version: i32 = connection.query_row("PRAGMA user_version", [], |row| row.get(0))?;
         if id != APPLICATION_ID || version != VERSION {
             return Err(FileError::Damaged(format!(
-                "it is no partition of version {VERSION}: application {id:#x}, version {version}"
+                "it is not a partition of version {VERSION}: application {id:#x}, version {version}"
             )));
         }
         let _mode: String =
@@ -500,7 +500,7 @@ pub fn quarantine_file(path: &Path) -> std::io::Result<()> {
         // Only the last of several is kept: they all stood for the same hours.
         if name.exists() && std::fs::exists(&aside)? {
             let aside = aside.display();
-            tracing::warn!("`{aside}` is replaced by what was damaged after it");
+            tracing::warn!("replaced `{aside}` with a partition that was damaged later");
         }
         // The log of SQLite belongs to its file: both keep their names but for the end.
         match std::fs::rename(&name, &aside) {

@@ -158,7 +158,7 @@ impl LogWriter {
         if partition.level == Level::ServiceHours {
             // By the clock of another call its time was over.
             return Ok(PushOutcome::Rejected(
-                "it is older than what is kept".to_owned(),
+                "it is older than the retention".to_owned(),
             ));
         }
         let ready = match prepare(&self.catalog, &partition, window, definitions)? {
@@ -335,7 +335,7 @@ impl LogWriter {
     }
 
     fn report_failure(&self, text: &str) {
-        let text = format!("{text}; agents keep their windows until there is room");
+        let text = format!("{text}; agents keep their windows until the disk works again");
         self.catalog.report_issue("log", Some(text));
     }
 

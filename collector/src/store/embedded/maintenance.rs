@@ -188,9 +188,9 @@ impl Maintenance {
         if let Err(error) = self.save_and_cut() {
             failed.get_or_insert(error);
         }
-        let issue = failed.clone().map(|text| {
-            format!("{text}; nothing is lost: what was pushed is in the write-ahead log")
-        });
+        let issue = failed
+            .clone()
+            .map(|text| format!("{text}; nothing is lost: the windows are in the write-ahead log"));
         self.catalog.report_issue("flush", issue);
         failed.map_or(Ok(()), Err)
     }
@@ -288,7 +288,7 @@ impl Maintenance {
         match std::fs::remove_file(&quarantined.path) {
             Ok(()) => {
                 let bytes = quarantined.bytes;
-                tracing::warn!("`{path}` ({bytes} bytes) is removed: the disk budget is used up");
+                tracing::warn!("removed `{path}` ({bytes} bytes): the disk budget is used up");
                 let removed = &self.catalog.counters.quarantined_removed;
                 removed.inc();
             }
@@ -306,9 +306,9 @@ impl Maintenance {
         );
         let said = (count > 0).then(|| {
             format!(
-                "{count} segments of the write-ahead log ({bytes} bytes) are kept as \
-                 `wal/*.unusable`, because some of their records could not be replayed; remove them \
-                 when they are of no use"
+                "{count} segments of the write-ahead log ({bytes} bytes) were renamed to \
+                 `wal/*.unusable`, because some of their records could not be replayed; delete \
+                 them when you no longer need them"
             )
         });
         self.catalog.report_issue("unusable segments", said);

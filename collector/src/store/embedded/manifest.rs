@@ -151,7 +151,10 @@ pub fn load(path: &Path) -> Option<Manifest> {
         Ok(manifest) => manifest,
         Err(error) => {
             let path = path.display();
-            tracing::warn!("failed to read `{path}`: {error}; every partition is read instead");
+            tracing::warn!(
+                "failed to read `{path}`: {error}; the collector reads every partition \
+                instead"
+            );
             return None;
         }
     };
@@ -168,7 +171,7 @@ fn decode(bytes: &[u8]) -> Result<Manifest, Corrupt> {
     opener.open(&mut Reader::new(bytes), &mut raw)?;
     let mut input = Reader::new(&raw);
     if input.decode_u64()? != VERSION {
-        return Err(Corrupt("it is of another version"));
+        return Err(Corrupt("it has another version"));
     }
     let mut manifest = Manifest::default();
     for _ in 0..input.decode_count()? {

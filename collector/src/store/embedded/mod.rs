@@ -163,25 +163,25 @@ struct Sizes {
 }
 
 metrics::rows! { SIZES: Sizes;
-    /// Partitions that answer.
+    /// Partitions in use.
     Gauge fleetprof_store_partitions = |s| s.partitions;
-    /// What partitions take on disk, by how fine they are.
+    /// Disk space of partitions, by resolution.
     Gauge fleetprof_store_level_bytes{level} = |s| s.levels;
-    /// What the store takes on disk.
+    /// Disk space of the store.
     Gauge fleetprof_store_bytes = |s| s.bytes;
-    /// What it may take on disk; 0: no bound.
+    /// Disk space the store may use; 0 if there is no limit.
     Gauge fleetprof_store_bytes_max = |s| s.bytes_max;
-    /// Size of damaged partitions and unusable segments of the log that were set aside.
+    /// Disk space of damaged partitions and unusable log segments that were set aside.
     Gauge fleetprof_store_quarantined_bytes = |s| s.quarantined_bytes;
     /// Size of the write-ahead log.
     Gauge fleetprof_store_log_bytes = |s| s.log_bytes;
-    /// Memory for windows that are in the log and not yet in their partition.
+    /// Memory for windows that are in the log but not yet in a partition.
     Gauge fleetprof_store_memtable_bytes = |s| s.memtable_bytes;
     /// Memory for dictionaries of partitions.
     Gauge fleetprof_store_dictionary_bytes = |s| s.dictionary_bytes;
-    /// Stacks known, over the partitions in memory.
+    /// Stacks in the dictionaries in memory.
     Gauge fleetprof_store_stacks = |s| s.stacks;
-    /// Label sets known, over the partitions in memory.
+    /// Label sets in the dictionaries in memory.
     Gauge fleetprof_store_series = |s| s.series;
 }
 
@@ -262,14 +262,15 @@ impl StoreStatus for EmbeddedStore {
         let stacks = self.catalog.counters.stacks_folded.get();
         if stacks > 0 {
             all.push(format!(
-                "{stacks} rows were put under `[other]`: a partition's dictionary is full; raise \
-                 partition_dictionary_bytes, or find what makes so many stacks"
+                "{stacks} rows are counted as `[other]`: the dictionary of a partition is full; \
+                 raise partition_dictionary_bytes, or find the program with so many different \
+                 stacks"
             ));
         }
         let sets = self.catalog.counters.label_sets_folded.get();
         if sets > 0 {
             all.push(format!(
-                "{sets} label sets were put under `overflow`: a partition has too many; find the \
+                "{sets} label sets are counted as `overflow`: a partition has too many; find the \
                  label whose values never repeat"
             ));
         }

@@ -103,7 +103,7 @@ impl Options {
 pub enum OpenError {
     /// Another process has it.
     #[error(
-        "failed to lock `{path}`: another process has this store open; stop it, or give this one \
+        "failed to lock `{path}`: another process has this store open; stop that process, or set \
          another directory"
     )]
     Locked {
@@ -112,7 +112,7 @@ pub enum OpenError {
     },
     /// The directory holds partitions of another length.
     #[error(
-        "failed to open `{path}`: its partitions are {found} s long and the option says {wanted} s; \
+        "failed to open `{path}`: its partitions are {found} s long, but the option is {wanted} s; \
          keep the length, or start with a new directory"
     )]
     PartitionLength {
@@ -125,9 +125,9 @@ pub enum OpenError {
     },
     /// The directory has windows in a log of another version.
     #[error(
-        "failed to open `{path}`: its write-ahead log is of version {found} and this collector reads \
-         version {wanted}; start the collector that wrote it and stop it, so that all windows are in \
-         partitions, then start this one; or start with a new directory"
+        "failed to open `{path}`: its write-ahead log has version {found}, and this collector \
+         reads version {wanted}; start and stop the collector that wrote the log, which moves all \
+         windows into partitions, then start this collector; or start with a new directory"
     )]
     LogVersion {
         /// The directory.

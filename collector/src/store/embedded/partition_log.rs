@@ -150,7 +150,7 @@ impl DictCopy {
             Err(error) => {
                 let wal = Wal::closed(place);
                 let folder = wal.folder().display();
-                tracing::warn!("the copy of a dictionary in `{folder}` is started again: {error}");
+                tracing::warn!("rewriting the copy of a dictionary in `{folder}`: {error}");
                 let version = DictVersion::EMPTY;
                 return DictCopy { wal, version };
             }
@@ -165,7 +165,7 @@ impl DictCopy {
     /// Forgets all of it: the next part has the complete dictionary.
     fn start_again(&mut self, reason: &str) {
         let folder = self.wal.folder().display();
-        tracing::warn!("the copy of a dictionary in `{folder}` is started again: {reason}");
+        tracing::warn!("rewriting the copy of a dictionary in `{folder}`: {reason}");
         // What stays is found again at the next start, and is no harm: entries may come twice.
         let _ = self.wal.cut(u64::MAX);
         self.version = DictVersion::EMPTY;

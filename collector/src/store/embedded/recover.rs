@@ -115,8 +115,8 @@ impl EmbeddedStore {
                 self.catalog.report_issue(
                     "hosts",
                     Some(format!(
-                        "the file of hosts is damaged and set aside: {damage}; hosts are known again \
-                         when their agents connect"
+                        "the file of hosts is damaged and was renamed: {damage}; hosts appear \
+                         again when their agents connect"
                     )),
                 );
             }

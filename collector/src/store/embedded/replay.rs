@@ -92,7 +92,7 @@ impl Replay<'_> {
         let mut said = Vec::new();
         if self.count > 0 {
             let first = self.unusable.as_deref().unwrap_or_default();
-            said.push(format!("{} records were of no use: {first}", self.count));
+            said.push(format!("{} records were unusable: {first}", self.count));
         }
         if recovered.records_lost > 0 {
             said.push(format!("{} records are missing", recovered.records_lost));

@@ -48,8 +48,8 @@ impl<'l> QueryBudget<'l> {
 /// Says that a query needs too much memory, and what to do.
 pub fn memory_exceeded(limits: &Limits) -> String {
     format!(
-        "the query needs more than {} bytes of memory; narrow the range or the selection, or group \
-         by fewer labels",
+        "the query needs more than {} bytes of memory; narrow the range or selection, or group by \
+         fewer labels",
         limits.memory_bytes
     )
 }

@@ -50,7 +50,8 @@ impl Axis {
             .div_ceil(step.unsigned_abs().into());
         if steps > STEPS_MAX.into() {
             return Err(StoreError::TooLarge(format!(
-                "{steps} steps are more than {STEPS_MAX}; take a longer step or a shorter range"
+                "{steps} steps exceed the limit of {STEPS_MAX}; use a longer step or a shorter \
+                 range"
             )));
         }
         Ok(Axis {

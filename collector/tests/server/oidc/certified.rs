@@ -147,7 +147,7 @@ async fn logs_in_at_a_certified_provider(kind: &str) {
         .strip_prefix("https://profiles.example.net")
         .expect("back");
     let said = refused(&rig.site.get(path, &nobody.cookie).await, 403);
-    assert!(said.contains("not let in here"), "{said}");
+    assert!(said.contains("you have no access here"), "{said}");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

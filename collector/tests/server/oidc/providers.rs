@@ -16,7 +16,7 @@ async fn a_provider_that_says_who_it_is_says_so_each_time() {
     fake.say(DOCUMENT, Says::json(&document));
     let rig = Rig::start(&fake.issuer).await;
     let said = refused(&rig.log_in(&fake, &json!({})).await, 403);
-    assert!(said.contains("which provider"), "{said}");
+    assert!(said.contains("does not name its provider"), "{said}");
     let begun = rig.begin().await;
     fake.give(&rig.claims(&begun, &json!({})));
     let own = fake.issuer.replace(':', "%3A").replace('/', "%2F");
@@ -51,10 +51,7 @@ async fn a_document_that_is_wrong_begins_no_login() {
         let rig = Rig::start(&fake.issuer).await;
         for _ in 0..3 {
             let said = refused(&rig.site.get("/login/oidc", "").await, 502);
-            assert!(
-                said.contains("does not answer as it should"),
-                "{what}: {said}"
-            );
+            assert!(said.contains("answers incorrectly"), "{what}: {said}");
         }
         // A provider in trouble is left alone for a moment.
         assert_eq!(fake.asked().len(), 1, "{what}");
@@ -63,7 +60,7 @@ async fn a_document_that_is_wrong_begins_no_login() {
         let bearer = format!("Authorization: Bearer {token}\r\n");
         assert_eq!(rig.site.get("/", &bearer).await.status, 200);
     }
-    assert!(other.asked().is_empty(), "no redirect is followed");
+    assert!(other.asked().is_empty(), "redirects are not followed");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

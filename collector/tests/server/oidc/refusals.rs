@@ -23,10 +23,7 @@ async fn a_token_that_is_not_for_this_login_lets_nobody_in() {
     let rig = Rig::start(&fake.issuer).await;
     for (at, (change, why)) in changes.iter().enumerate() {
         let said = refused(&rig.log_in(&fake, change).await, 403);
-        assert!(
-            said.contains("does not answer as it should"),
-            "{change}: {said}"
-        );
+        assert!(said.contains("answers incorrectly"), "{change}: {said}");
         let lines = rig.on_record("login", at + 1).await;
         let outcome = lines[at]["outcome"].as_str().expect("text");
         assert!(outcome.contains(why), "{change}: {outcome}");
@@ -86,7 +83,7 @@ async fn an_answer_is_good_once_and_in_the_browser_that_asked() {
     // Others cannot spoil it either.
     let_in(&rig.back(&begun, "&code=c").await);
     let said = refused(&rig.back(&begun, "&code=c").await, 403);
-    assert!(said.contains("used already"), "{said}");
+    assert!(said.contains("already used"), "{said}");
     let tokens = fake
         .asked()
         .iter()
@@ -121,9 +118,9 @@ async fn tokens_that_are_none_let_nobody_in() {
     let rig = Rig::start(&fake.issuer).await;
     let cases = [
         (Says::with(200, "id_token=x"), "no JSON"),
-        (Says::with(200, "[]"), "no object"),
+        (Says::with(200, "[]"), "not an object"),
         (Says::with(200, "{}"), "no ID token"),
-        (Says::json(&json!({"id_token": "x"})), "no signed token"),
+        (Says::json(&json!({"id_token": "x"})), "not a signed token"),
         (Says::json(&json!({"id_token": 7})), "no ID token"),
         (
             Says::with(400, r#"{"error": "invalid_grant\u001b"}"#),

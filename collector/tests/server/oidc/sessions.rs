@@ -172,7 +172,7 @@ async fn names_are_nobody_elses() {
     for name in ["oidc:anna", "OIDC:anna", "Proxy:anna"] {
         let refused = rig.site.running.refused_user(name).await;
         assert!(
-            refused.message().contains("stands before names"),
+            refused.message().contains("is reserved for names"),
             "{refused:?}"
         );
     }

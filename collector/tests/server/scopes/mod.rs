@@ -211,19 +211,19 @@ async fn a_capture_is_held_to_the_scope_on_each_host() {
 async fn what_a_scope_cannot_be_added_to_is_refused_with_the_reason() {
     let stage = Stage::set(true).await;
     for (scope, change, code, reason) in [
-        (
-            PART,
-            Change::Probe,
-            Code::PermissionDenied,
-            "host as a whole",
-        ),
+        (PART, Change::Probe, Code::PermissionDenied, "complete host"),
         (
             PART,
             Change::Filter,
             Code::PermissionDenied,
-            "host as a whole",
+            "complete host",
         ),
-        (WHOLE, Change::Ids, Code::PermissionDenied, "for collectors"),
+        (
+            WHOLE,
+            Change::Ids,
+            Code::PermissionDenied,
+            "only collectors",
+        ),
         (
             "team=eigen-team",
             Change::Nothing,

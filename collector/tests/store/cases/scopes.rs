@@ -290,5 +290,5 @@ pub fn a_scope_leaves_room_for_fewer_matchers(_: &dyn Engine, place: Box<dyn Pla
         .collect();
     let refused = seen(&store, "host=own").profile(hour(), &query(&most.join(","), &[]), &ample());
     let refused = refused.err().unwrap().to_string();
-    assert!(refused.contains("scope included"), "{refused}");
+    assert!(refused.contains("your login's scope"), "{refused}");
 }

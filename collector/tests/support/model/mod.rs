@@ -218,7 +218,7 @@ impl State {
         let refused = if start > now_unix_ns.saturating_add(FUTURE_NS) {
             "it is from the future"
         } else if start < now_unix_ns.saturating_sub(RETENTION_NS) {
-            "it is older than what is kept"
+            "it is older than the retention"
         } else if end <= start || end.saturating_sub(start) > 3600 * SECOND {
             "its time makes no sense"
         } else if window.origin.host.host_id.is_empty()
@@ -226,7 +226,7 @@ impl State {
         {
             "its host id is empty or too long"
         } else if unknown_set {
-            "a row names a label set that is not there"
+            "a row names a label set that does not exist"
         } else if self
             .windows
             .iter()

@@ -37,5 +37,5 @@ export async function* captureNews(
         yield body;
     }
   }
-  if (ended && !now.complete && now.stacks > 0) throw new ProfileError('the profile ended before its last part');
+  if (ended && !now.complete && now.stacks > 0) throw new ProfileError('the profile is incomplete');
 }

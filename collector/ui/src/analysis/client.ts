@@ -67,9 +67,9 @@ interface Pending {
 }
 
 const FAILED: Trouble = {
-  title: 'The page cannot work on profiles',
-  detail: 'its worker failed to start, or ended',
-  advice: 'Load the page again. If it stays, the profile may be too large for this browser: narrow the selection.',
+  title: 'The page cannot process profiles',
+  detail: 'the worker failed to start, or ended',
+  advice: 'Reload the page. If the error stays, the profile may be too large for this browser: narrow the selection.',
   retry: true,
   code: 'worker',
 };

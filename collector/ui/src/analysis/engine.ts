@@ -156,7 +156,7 @@ export class Engine {
   /** A profile, or the part of it that was asked for last. */
   profileOf({ id, pick }: ProfileSource): Profile {
     const profile = this.profiles.get(id);
-    if (!profile) throw new NotHeldError(`profile ${id} is not held`);
+    if (!profile) throw new NotHeldError(`profile ${id} is not in memory`);
     this.profiles.delete(id);
     this.profiles.set(id, profile);
     if (!pick || !profile.timestamps) return profile;

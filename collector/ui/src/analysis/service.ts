@@ -9,9 +9,9 @@ import type { FromWorker, Operation, Operations, Request, ToWorker } from './pro
 import { Turns } from './turns';
 
 const OTHER_BUILD: Trouble = {
-  title: 'The collector was upgraded since this page was loaded',
+  title: 'The collector was upgraded after this page was loaded',
   detail: '',
-  advice: 'Load the page again.',
+  advice: 'Reload the page.',
   retry: false,
   code: 'other_build',
 };

@@ -14,5 +14,5 @@ const service = new CollectorService((message, transfer) => scope.postMessage(me
 scope.onmessage = ({ data }) => service.take(data);
 // The page is told by `onerror`: nobody would answer the request.
 scope.onmessageerror = () => {
-  throw new Error('a message of the page cannot be read');
+  throw new Error('failed to read a message of the page');
 };

@@ -57,14 +57,14 @@ function BlindHosts({ status, now }: { status: StatusResponse; now: number }) {
             <Name text={hostname || hostId} max={60} /> sends no usable samples
             {why && why.sinceUnixNs > 0n ? ` since ${since(toMs(why.sinceUnixNs), now)}` : ''}:
           </b>
-          <span>{shown(why?.message ?? 'its agent does not say why')}</span>
+          <span>{shown(why?.message ?? 'the agent gives no reason')}</span>
           {why && why.remedy !== '' && <code>{shown(why.remedy)}</code>}
         </li>
       ))}
       <li>
         {all > hosts.length && <span>and {format.plural(all - hosts.length, 'more host')}.</span>}
-        <span>What these hosts did in this time is not in any profile.</span>
-        <Link to={{ view: 'hosts' }}>See the hosts</Link>
+        <span>No profile shows what these hosts did in this time.</span>
+        <Link to={{ view: 'hosts' }}>Show the hosts</Link>
       </li>
     </ul>
   );

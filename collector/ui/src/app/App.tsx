@@ -88,7 +88,7 @@ export function App() {
             <button
               type="button"
               class="capture-button"
-              title="Sample what is selected again, on its hosts, with any event and rate"
+              title="Record a new profile of the selection on its hosts, with any event and rate"
               onClick={() => openCapture(getState().query)}
             >
               Capture …
@@ -98,7 +98,7 @@ export function App() {
         {wrong !== undefined && (
           <TroubleBox
             trouble={{
-              title: 'The time range is not valid',
+              title: 'Invalid time range',
               detail: '',
               advice: `${wrong}.`,
               retry: false,

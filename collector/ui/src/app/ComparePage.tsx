@@ -39,7 +39,7 @@ export function ComparePage(props: PageProps) {
     return (
       <TroubleBox
         trouble={{
-          title: 'The range before is not valid',
+          title: 'Invalid baseline range',
           detail: '',
           advice: `${resolved}.`,
           retry: false,
@@ -181,7 +181,7 @@ function Sides(props: SidesProps) {
     setState({ bfrom: spec.from, bto: spec.to });
   };
   return (
-    <section class="chart-panel compare" aria-label="What is compared">
+    <section class="chart-panel compare" aria-label="Comparison">
       <div class="sides">
         <BeforeSide {...props} setBefore={setBefore} />
         <AfterSide {...props} />
@@ -236,7 +236,7 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
     <div class="side before">
       <h3>Before</h3>
       <QueryBar
-        label="Selector of the side before"
+        label="Selector of the baseline"
         query={bquery ?? query}
         range={beforeRange}
         onChange={(next) => setState({ bquery: next === query ? undefined : next })}
@@ -245,7 +245,7 @@ function BeforeSide(props: SidesProps & { setBefore: (range: Range) => void }) {
         <span>{format.span(beforeRange.from, beforeRange.to)}</span>
         <button
           type="button"
-          title="The same length right before the range after"
+          title="The same length right before the other range"
           onClick={() => setState({ bfrom: '', bto: '' })}
         >
           Previous period
@@ -303,13 +303,13 @@ function Both(
   if (before.rows === 0 || after.rows === 0) {
     return (
       <Empty title={`No data ${before.rows === 0 ? 'in the baseline' : 'after'}`}>
-        <p>Choose another range, or another selector for that side.</p>
+        <p>Choose another range or selector for that side.</p>
       </Empty>
     );
   }
   if (before.unit !== after.unit) {
     return (
-      <Empty title="The two sides cannot be compared">
+      <Empty title="These sides cannot be compared">
         <p>
           Before is in {before.unit}, after in {after.unit}.
         </p>
@@ -353,7 +353,7 @@ function Measures({ unit, rates }: { unit: string; rates: readonly [number, numb
   return (
     <>
       <Choice
-        label="What is compared"
+        label="Compare"
         value={compare}
         of={[
           ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
@@ -362,7 +362,7 @@ function Measures({ unit, rates }: { unit: string; rates: readonly [number, numb
             unit === 'nanoseconds' ? 'Cores' : 'Per second',
             rates
               ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
-              : 'Not known: no time of one side has data that can be believed',
+              : 'Unknown: one side has no reliable data at any time',
           ],
         ]}
         onChange={(next) => setState({ compare: next })}

@@ -11,10 +11,10 @@ const FORMATS: readonly (readonly [extension: string, name: string, about: strin
   ['speedscope.json', 'Speedscope', 'for speedscope.app'],
   ['svg', 'SVG', 'a picture'],
   ['html', 'HTML', 'one page with a graph, works offline'],
-  ['json', 'JSON', 'everything, with its quality'],
+  ['json', 'JSON', 'everything, including data quality'],
   ['firefox.json', 'Firefox Profiler', 'for profiler.firefox.com'],
-  ['perf.txt', 'perf script', 'as `perf script` prints it'],
-  ['bundle.html', 'Bundle', 'one page with all that is known of it, works offline'],
+  ['perf.txt', 'perf script', 'text in the format of `perf script`'],
+  ['bundle.html', 'Bundle', 'one page with all facts, works offline'],
 ];
 
 /**

@@ -29,7 +29,7 @@ export function Filters({ note }: { note: string }) {
   const { filters } = useSelectionState('filters');
   if (!filters.length) return null;
   return (
-    <ul class="chips" aria-label="Which stacks">
+    <ul class="chips" aria-label="Stack filters">
       <FilterChips />
       <li class="soft">{note}</li>
     </ul>
@@ -41,7 +41,7 @@ export function NotFiltered() {
   const { filters } = useSelectionState('filters');
   if (!filters.length) return null;
   return (
-    <span class="not-filtered" title="CPU over time is summed up without looking at stacks">
+    <span class="not-filtered" title="The chart of CPU over time does not use stacks">
       frame {filters.length === 1 ? 'filter' : 'filters'} not applied to the chart
     </span>
   );

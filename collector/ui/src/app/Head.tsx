@@ -43,7 +43,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
   return (
     <header class="head">
       <h1>
-        <Link to={EVERYTHING} title="Overview of everything">
+        <Link to={EVERYTHING} title="Overview of the fleet">
           <Mark /> Fleetprof
         </Link>
       </h1>
@@ -81,10 +81,10 @@ export function Head({ range, now, onRefresh }: HeadProps) {
                 title="Copy a link that shows exactly these samples"
                 text={() => `${location.href.split('#')[0]}${addressOf(range ? absoluteSpec(range) : {})}`}
               >
-                <b>Copy link (fixed times)</b> <span class="soft">for others to see the same</span>
+                <b>Copy link (fixed times)</b> <span class="soft">shows others the same data</span>
               </CopyButton>
-              <CopyButton title="Copy the address as it is" text={() => location.href}>
-                <b>Copy link {to.startsWith('now') ? '(relative times)' : 'as it is'}</b>{' '}
+              <CopyButton title="Copy the current address" text={() => location.href}>
+                <b>Copy link {to.startsWith('now') ? '(relative times)' : '(current address)'}</b>{' '}
                 <span class="soft">{to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
               </CopyButton>
             </div>

@@ -23,8 +23,8 @@ export function NoSamples({ selection, range, now, lost }: PageProps & { lost: n
           : lost >= LOST_FROM
             ? `${format.percent(lost)} of the samples of its hosts were lost in this range, and a lost sample does not tell whose it was: what is selected may have run all the same.`
             : selection.query || selection.filters.length
-              ? 'Nothing matches the selector and the filters in this range.'
-              : 'Nothing came from any host in this range.'}
+              ? 'No samples match the selector and filters in this range.'
+              : 'No host sent data in this range.'}
       </p>
       <p class="buttons">
         {outside && (

@@ -60,7 +60,7 @@ export function ProfilePage(props: PageProps) {
               answer={answer}
               now={props.now()}
               range={props.range}
-              brushHint="Drag to zoom into a part of the time"
+              brushHint="Drag to zoom into a time range"
               onBrush={(range) => setState(absoluteSpec(range))}
             />
           )}
@@ -161,7 +161,7 @@ function Stacks(props: PageProps & { profile: LoadedProfile }) {
             labels={labels}
             hasLines={profile.hasLines}
             onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
-            tools={<Download selection={selection} note={pick ? 'the full range, not the picked part' : undefined} />}
+            tools={<Download selection={selection} note={pick ? 'full range, not the picked part' : undefined} />}
             table={
               <TopTable
                 graph={graph}

@@ -29,7 +29,7 @@ export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
   return (
     <div class="quality" role="group" aria-label="Data quality">
       <Popover
-        title="What this view is based on and what it misses"
+        title="The data behind this view, and what is missing"
         class={`plain quality-button ${bad ? 'bad' : warns ? 'warned' : ''}`}
         label={
           <>
@@ -92,7 +92,7 @@ function Details({ quality }: { quality: DataQuality }) {
       )}
       {quality.damaged.length > 0 && (
         <>
-          <h3>Set aside</h3>
+          <h3>Damaged partitions</h3>
           <ul>
             {quality.damaged.slice(0, GAPS_SHOWN).map((one) => (
               <li key={one}>

@@ -17,7 +17,7 @@ export function Silence() {
     <div class="trouble" role="alert" data-code="silent">
       <Icon of="warn" />
       <div>
-        <strong>The analysis does not answer.</strong> It may be busy with something very large, or hang. A restart
+        <strong>The analysis does not answer.</strong> It may be busy with a very large profile, or hang. A restart
         loads profiles again; captures that are kept here are lost with it.
       </div>
       <button type="button" onClick={() => analysis.restart()}>

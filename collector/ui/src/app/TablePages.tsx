@@ -25,7 +25,7 @@ export function CgroupsPage(props: PageProps) {
   );
   return (
     <>
-      <Filters note="coverage needs all stacks, so it is left out" />
+      <Filters note="no coverage: it needs all stacks" />
       <QualityLine quality={query.data?.quality} />
       <Answer query={query} what="the cgroups">
         {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} />}

@@ -156,14 +156,14 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         />
         <p class={touched.query && problems.query ? 'wrong' : 'hint'}>
           {(touched.query && problems.query) ||
-            'Hosts with samples of it in the last ten minutes; on each host what runs there. Empty: all of every host.'}
+            'Captures on hosts that had matching samples in the last 10 minutes. Empty: everything on every host.'}
         </p>
       </div>
       <Field
         {...field('event')}
         label="Event"
         list="capture-events"
-        hint={EVENTS.find(([event]) => event === draft.event.trim())?.[1] ?? 'choose, or write one'}
+        hint={EVENTS.find(([event]) => event === draft.event.trim())?.[1] ?? 'choose or type an event'}
       />
       <datalist id="capture-events">
         {EVENTS.map(([event, about]) => (
@@ -172,23 +172,23 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
           </option>
         ))}
       </datalist>
-      <Field {...field('duration')} label="Duration" hint="such as 500ms, 30s, 5m; at most 1h" />
+      <Field {...field('duration')} label="Duration" hint="e.g. 500ms, 30s, 5m; at most 1h" />
       <Field {...field('hosts')} label="Max hosts" hint="others are skipped" numeric />
       <Field
         {...field('rate')}
         label="Rate"
         hint="Hz per CPU (default depends on the event)"
-        placeholder="by event"
+        placeholder="default"
         numeric
       />
       <label class="field">
         <span>Stacks</span>
         <select name="unwind" value={draft.unwind} onChange={(event) => onDraft({ unwind: event.currentTarget.value })}>
-          <option value="">as agents are configured</option>
+          <option value="">agents’ default</option>
           <option value="stack-copy">stack copy</option>
           <option value="frame-pointer">frame pointers</option>
         </select>
-        <p class="hint">how callers are found</p>
+        <p class="hint">how to unwind stacks</p>
       </label>
       <label class="field">
         <span>Frames</span>
@@ -196,7 +196,7 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
           <option value="">functions</option>
           <option value="lines">source lines, inlined functions</option>
         </select>
-        <p class="hint">lines where debug information is at hand</p>
+        <p class="hint">lines need debug information on the host</p>
       </label>
       <Field
         {...field('before')}
@@ -208,15 +208,15 @@ function Form({ draft, range, onDraft, onStart, onClose }: FormProps) {
         <Field
           {...field('minWait')}
           label="Minimum wait"
-          hint="shorter waits are left out, e.g. 1ms"
+          hint="shorter waits are skipped, e.g. 1ms"
           placeholder="all"
         />
       )}
       {isTracepoint(draft.event) && (
-        <Field {...field('filter')} label="Filter" hint="the kernel’s: prev_state != 0" placeholder="all" wide />
+        <Field {...field('filter')} label="Filter" hint="kernel filter, e.g. prev_state != 0" placeholder="all" wide />
       )}
-      <Field {...field('reason')} label="Reason" hint="for the list of captures" wide />
-      <Field {...field('who')} label="Your name" hint="for the list of captures; kept in this browser" />
+      <Field {...field('reason')} label="Reason" hint="shown in the list of captures" wide />
+      <Field {...field('who')} label="Your name" hint="for the list of captures; stored in this browser" />
       <footer>
         <button type="button" onClick={onClose}>
           Close
@@ -315,7 +315,7 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
       {!session.runs && !session.trouble && !session.profile && <Nothing session={session} />}
       {asks ? (
         <footer class="asking">
-          <span role="alert">Capture still running. The collector goes on with it.</span>
+          <span role="alert">The capture continues on the collector.</span>
           <button type="button" onClick={onAway}>
             Leave it running
           </button>
@@ -340,7 +340,7 @@ function Following({ session, asks, onStay, onAway, onAgain, onChange }: Followi
               class="primary"
               disabled={session.phase === 'ending'}
               onClick={() => session.end()}
-              title="Ends it on all hosts; the profile is of what there is"
+              title="End the capture on all hosts and keep the samples so far"
             >
               {session.phase === 'asking' ? 'Cancel' : session.phase === 'ending' ? 'Ending …' : 'Stop and keep'}
             </button>
@@ -400,9 +400,9 @@ function Progress({ session }: { session: Session }) {
     session.stacks > 0
       ? `Taking the profile: ${format.plural(session.stacks, 'stack')}`
       : session.phase === 'asking'
-        ? 'Asking the collector which hosts there are'
+        ? 'Asking the collector for hosts'
         : session.phase === 'ending'
-          ? 'Ending it on the hosts'
+          ? 'Ending the capture on the hosts'
           : `${format.duration(steady(farthest))} of ${format.duration(durationNs)}`;
   if (!session.runs) return null;
   return (
@@ -450,11 +450,11 @@ function Nothing({ session }: { session: Session }) {
   return (
     <TroubleBox
       trouble={{
-        title: none ? 'No host took part' : 'No host had a profile to give',
+        title: none ? 'No host captured' : 'No host returned a profile',
         detail: (session.result?.notices ?? []).join('\n'),
         advice: none
-          ? 'No agent that matches is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.'
-          : 'What each host said stands next to it.',
+          ? 'No matching agent is connected to this collector for captures. Check the Hosts page, and `captures.remote` in the agents’ config.'
+          : 'The list shows the answer of each host.',
         retry: false,
         code: 'nothing',
       }}

@@ -53,11 +53,11 @@ export function CaptureView(props: PageProps & { session: Shown; hasPast: boolea
         </span>
         {hasPast && (
           <Choice
-            label="Which time"
+            label="Time"
             value={side}
             of={[
-              ['during', 'During', 'What the capture took'],
-              ['before', 'Before', 'What the flight recorders had of the time before'],
+              ['during', 'During', 'Samples of the capture'],
+              ['before', 'Before', 'Samples of the flight recorders from before the capture'],
             ]}
             onChange={(next) => setState({ side: next })}
           />
@@ -78,13 +78,13 @@ export function CaptureView(props: PageProps & { session: Shown; hasPast: boolea
         ) : (
           <p class="soft">
             {side === 'before'
-              ? 'When samples of the time before were taken is not known.'
-              : 'When samples were taken was not kept: there is no heat map.'}
+              ? 'The samples from before the capture have no times.'
+              : 'The samples have no times, so there is no heat map.'}
           </p>
         )}
         {allLost ? null : profile.rows === 0 ? (
-          <Empty title="Nothing was sampled">
-            <p>Nothing that was selected had the event in this time.</p>
+          <Empty title="No samples">
+            <p>The event did not occur in the selection during this time.</p>
           </Empty>
         ) : (
           <Stacks
@@ -227,13 +227,13 @@ function Files({ profile, pick, name, kept }: FilesProps) {
           {kept ? (
             <FormatList
               url={(extension) => captureUrl(kept, extension)}
-              note={pick && 'These are of all of the time, not of the picked part.'}
+              note={pick && 'These cover the complete time, not the picked part.'}
               close={close}
             />
           ) : (
             <p class="soft">
-              {pick ? 'Only the picked part. ' : ''}The collector does not keep it: what is not downloaded goes with
-              this page.
+              {pick ? 'Only the picked part. ' : ''}The collector does not keep this profile: download it, or it is lost
+              with this page.
             </p>
           )}
         </div>

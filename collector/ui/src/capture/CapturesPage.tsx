@@ -77,7 +77,7 @@ function List(props: PageProps) {
         <button type="button" class="primary" onClick={() => props.openCapture(getState().query)}>
           <Icon of="plus" /> New capture
         </button>
-        <FilterInput label="Filter captures" placeholder="Filter by who, what or why" />
+        <FilterInput label="Filter captures" placeholder="Filter by person, selector or reason" />
       </header>
       {trouble && <TroubleBox trouble={trouble} />}
       <Answer query={query} what="the captures">
@@ -201,7 +201,7 @@ function columns(
               type="button"
               class="small-button"
               disabled={ending.includes(one.id)}
-              title="Ends it on all hosts; what there is, is kept"
+              title="End the capture on all hosts and keep the samples so far"
               onClick={() => cancel(one.id)}
             >
               {ending.includes(one.id) ? 'Ending …' : 'End'}
@@ -211,7 +211,7 @@ function columns(
             <Popover class="small-button" align="right" title="Remove this capture" label="Delete">
               {(close) => (
                 <div class="menu">
-                  <p>For everyone, and for good.</p>
+                  <p>This deletes the capture for everyone. You cannot undo it.</p>
                   <button
                     type="button"
                     onClick={() => {
@@ -226,7 +226,7 @@ function columns(
             </Popover>
           )}
           {!one.running && !one.kept && !captures.find(String(one.id)) && (
-            <span class="soft" title="The collector has no profile of it">
+            <span class="soft" title="The collector has no profile of this capture">
               –
             </span>
           )}
@@ -262,7 +262,7 @@ function Outcome({ one }: { one: FleetCaptureInfo }) {
   const whole = one.asked > 0 && one.answered === one.asked;
   return (
     <span class={whole ? '' : 'warned'} title={title}>
-      {one.asked === 0 ? 'no host took part' : `${format.count(one.answered)} of ${format.plural(one.asked, 'host')}`}
+      {one.asked === 0 ? 'no host captured' : `${format.count(one.answered)} of ${format.plural(one.asked, 'host')}`}
       {parts.length > 0 && `: ${parts.join(', ')}`}
       {one.endedBy !== '' && (
         <span class="soft">

@@ -63,7 +63,7 @@ export function HostLines({ session }: { session: Pick<Shown, 'hosts' | 'hostsUn
             <th scope="col" class="number">
               Samples
             </th>
-            <th scope="col" class="number" title="Estimate of samples lost">
+            <th scope="col" class="number" title="Estimated samples lost">
               Lost
             </th>
             <th scope="col">Message</th>
@@ -83,7 +83,7 @@ export function HostLines({ session }: { session: Pick<Shown, 'hosts' | 'hostsUn
           {format.count(drawn)} of {format.plural(hosts.length, 'host')}
         </p>
       )}
-      {session.hostsUnheld > 0 && <p class="more">More hosts were told of than are listed here.</p>}
+      {session.hostsUnheld > 0 && <p class="more">More hosts took part than are listed here.</p>}
     </div>
   );
 }

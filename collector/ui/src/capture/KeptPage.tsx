@@ -89,8 +89,8 @@ function NotThere({ capture }: { capture: string }) {
     <section class="page" aria-label="Capture">
       <Head capture={capture} />
       <p class="notice">
-        The collector knows of no capture {shown(capture, 40)}: it was removed, its age or its room is over (`captures`
-        in the collector’s config), it was taken at another collector, or it is not yours to see.
+        There is no capture {shown(capture, 40)}: it was deleted, or removed because of its age or size (`captures` in
+        the collector’s config), it was taken at another collector, or you may not see it.
       </p>
     </section>
   );
@@ -124,7 +124,7 @@ function Running({ info }: { info: FleetCaptureInfo }) {
         />
         <span class="soft">
           {ending
-            ? 'Ending it on the hosts'
+            ? 'Ending the capture on the hosts'
             : `${format.duration(steady(farthest))} of ${format.duration(durationNs)}; its profile opens here when it has ended`}
         </span>
       </div>
@@ -137,7 +137,7 @@ function Running({ info }: { info: FleetCaptureInfo }) {
         <button
           type="button"
           disabled={ending}
-          title="Ends it on all hosts; the profile is of what there is"
+          title="End the capture on all hosts and keep the samples so far"
           onClick={end}
         >
           {ending ? 'Ending …' : 'Stop and keep'}
@@ -155,8 +155,8 @@ function WithoutProfile({ info }: { info: FleetCaptureInfo }) {
       <Head capture={String(info.id)} what={whatOf(session.request)} />
       <p class="notice">
         {info.answered === 0
-          ? 'No host had a profile to give.'
-          : 'The collector has no profile of it: who started it has, or had, its files.'}
+          ? 'No host returned a profile.'
+          : 'The collector has no profile of this capture: only the person who started it has its files.'}
       </p>
       <Notices of={info} />
       {session.hosts.size > 0 && <HostLines session={session} />}

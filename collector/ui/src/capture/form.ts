@@ -78,12 +78,12 @@ export const EVENTS: readonly (readonly [event: string, about: string])[] = [
   ['off-cpu', 'time blocked, with who woke it'],
   ['cycles', 'CPU cycles'],
   ['instructions', 'instructions retired'],
-  ['cache-misses', 'misses of the last cache'],
-  ['cache-references', 'uses of the last cache'],
+  ['cache-misses', 'misses in the last-level cache'],
+  ['cache-references', 'accesses to the last-level cache'],
   ['branch-misses', 'mispredicted branches'],
   ['page-faults', 'page faults'],
-  ['context-switches', 'switches from one task to another'],
-  ['block-io', 'requests to disks'],
+  ['context-switches', 'context switches'],
+  ['block-io', 'disk requests'],
   ['tracepoint:sched:sched_process_exec', 'any tracepoint: tracepoint:CATEGORY:NAME'],
   ['uprobe:/usr/lib/x86_64-linux-gnu/libc.so.6:malloc', 'any function: uprobe:BINARY:FUNCTION'],
 ];
@@ -113,8 +113,8 @@ export function problemsOf(draft: Draft): Problems {
   put('duration', durationProblem(draft.duration));
   put('event', eventProblem(draft.event.trim()));
   if (draft.rate.trim() !== '') put('rate', numberProblem(draft.rate, RATE_MAX));
-  if (!['', 'stack-copy', 'frame-pointer'].includes(draft.unwind)) put('unwind', 'choose one of the list');
-  if (!['', 'lines'].includes(draft.detail)) put('detail', 'choose one of the list');
+  if (!['', 'stack-copy', 'frame-pointer'].includes(draft.unwind)) put('unwind', 'choose one from the list');
+  if (!['', 'lines'].includes(draft.detail)) put('detail', 'choose one from the list');
   if (draft.before.trim() !== '') put('before', lengthProblem(draft.before, BEFORE_MAX_NS, '24 h'));
   if (isOffCpu(draft.event) && draft.minWait.trim() !== '')
     put('minWait', lengthProblem(draft.minWait, DURATION_MAX_NS, '1 h'));
@@ -126,29 +126,29 @@ export function problemsOf(draft: Draft): Problems {
 
 function numberProblem(text: string, most: number): string | undefined {
   const value = /^\d{1,9}$/.test(text.trim()) ? Number(text) : NaN;
-  return value >= 1 && value <= most ? undefined : `an integer from 1 to ${most.toLocaleString('en')}`;
+  return value >= 1 && value <= most ? undefined : `expected an integer from 1 to ${most.toLocaleString('en')}`;
 }
 
 function lengthProblem(text: string, most: number, mostText: string): string | undefined {
   const length = lengthNs(text);
-  if (length === undefined) return 'a length of time such as `500ms`, `30s` or `5m`';
+  if (length === undefined) return 'expected a duration such as `500ms`, `30s` or `5m`';
   return length <= most ? undefined : `at most ${mostText}`;
 }
 
 function durationProblem(text: string): string | undefined {
   const length = lengthNs(text);
-  return length === 0 ? 'longer than nothing' : lengthProblem(text, DURATION_MAX_NS, '1 h');
+  return length === 0 ? 'must be longer than 0' : lengthProblem(text, DURATION_MAX_NS, '1 h');
 }
 
 function eventProblem(event: string): string | undefined {
-  if (event === '') return 'choose an event, or write one';
+  if (event === '') return 'choose or type an event';
   if (event.startsWith('tracepoint:'))
     return /^tracepoint:[^:\s]+:[^:\s]+$/.test(event) ? undefined : 'write `tracepoint:CATEGORY:NAME`';
   if (event.startsWith('uprobe:'))
     return /^uprobe:[^:]+:[^\s].*$/.test(event) ? undefined : 'write `uprobe:BINARY:FUNCTION`';
   return /^[A-Za-z][A-Za-z0-9_-]*$/.test(event)
     ? undefined
-    : 'the name of an event, `tracepoint:CATEGORY:NAME`, or `uprobe:BINARY:FUNCTION`';
+    : 'expected an event name, `tracepoint:CATEGORY:NAME` or `uprobe:BINARY:FUNCTION`';
 }
 
 /** The request of fields that have no problems. */

@@ -136,7 +136,7 @@ export class Session implements Shown {
         this.take(news);
         this.tell();
       }
-      if (!this.result) this.trouble = captureTrouble(new ProfileError('the answer ended before its result'));
+      if (!this.result) this.trouble = captureTrouble(new ProfileError('the answer has no result'));
     } catch (error) {
       this.trouble = captureTrouble(error);
       // What was to come is not wanted here any more.

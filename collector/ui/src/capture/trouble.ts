@@ -7,27 +7,27 @@ import type { Trouble } from '../query/errors';
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
   [Code.Unimplemented]: [
     'This collector cannot capture',
-    'It is older than this page: upgrade it. On a host itself, `agent-ctl capture` does the same for that host.',
+    'The collector is older than this page: upgrade it. For a single host, use `agent-ctl capture` on that host.',
     false,
   ],
   [Code.NotFound]: [
-    'There is no host to capture on',
-    'A host takes part when it had samples of the selection in the last ten minutes and its agent is connected to this collector for captures: see the Hosts page, and `captures.remote` in the agents’ config.',
+    'No host to capture on',
+    'A host takes part if it had samples of the selection in the last 10 minutes and its agent is connected to this collector for captures. Check the Hosts page, and `captures.remote` in the agents’ config.',
     true,
   ],
-  [Code.InvalidArgument]: ['The capture was refused', 'Change what is said here, and start again.', false],
-  [Code.FailedPrecondition]: ['This cannot be captured', 'Change what is said here, and start again.', false],
+  [Code.InvalidArgument]: ['The capture was refused', 'Change the settings, then start again.', false],
+  [Code.FailedPrecondition]: ['This cannot be captured', 'Change the settings, then start again.', false],
   [Code.ResourceExhausted]: [
-    'A limit on captures is reached',
-    'See the list of captures: end one, or wait until it ends.',
+    'Too many captures',
+    'End a capture in the list of captures, or wait until one ends.',
     true,
   ],
   [Code.DeadlineExceeded]: [
-    'It took too long',
-    'Hosts or the collector were too slow. Try a shorter duration or fewer hosts.',
+    'Timeout',
+    'The hosts or the collector were too slow. Use a shorter duration or fewer hosts.',
     true,
   ],
-  [Code.PermissionDenied]: ['You may not capture here', 'Ask the operator of this collector for the right to.', false],
+  [Code.PermissionDenied]: ['You may not capture here', 'Ask an administrator of this collector for access.', false],
 };
 
 /** What went wrong with a capture. */
@@ -35,9 +35,9 @@ export function captureTrouble(error: unknown): Trouble {
   const found = collectorTrouble(error);
   if (!found)
     return {
-      title: 'The capture was given up',
+      title: 'The capture was cancelled',
       detail: '',
-      advice: 'If it had begun, it goes on: see the list of captures.',
+      advice: 'If it has started, it continues: see the list of captures.',
       retry: true,
       code: 'given_up',
     };
@@ -58,8 +58,8 @@ export function keptTrouble(error: unknown): Trouble | undefined {
     title: error.code === Code.NotFound ? 'This capture is not kept' : 'The file of this capture is damaged',
     advice:
       error.code === Code.NotFound
-        ? 'It was removed, its age or its room is over (`captures` in the collector’s config), or it is not yours to see.'
-        : 'The collector’s log names the file.',
+        ? 'It was deleted, removed because of its age or size (`captures` in the collector’s config), or you may not see it.'
+        : 'See the collector’s log for the file.',
     retry: false,
   };
 }

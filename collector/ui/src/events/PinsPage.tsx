@@ -49,15 +49,15 @@ function List(props: PageProps) {
         <h2>Pins</h2>
         <div class="pin-filters">
           <Choice
-            label="Which pins"
+            label="Pins"
             value={pinTimes}
             of={[
-              ['all', 'All', 'Whenever they fired'],
-              ['range', 'In the range', 'Those that fired in the time range above'],
+              ['all', 'All', 'Pins from any time'],
+              ['range', 'In the range', 'Pins from the time range above'],
             ]}
             onChange={(next) => setState({ pinTimes: next })}
           />
-          <FilterInput label="Filter pins" placeholder="Filter by host, trigger, cgroup or why" />
+          <FilterInput label="Filter pins" placeholder="Filter by host, trigger, cgroup or reason" />
         </div>
       </header>
       <Answer query={query} what="the pins">
@@ -181,8 +181,8 @@ function One(props: PageProps & { id: string }) {
           of ? (
             <Opened {...props} one={of} />
           ) : (
-            <Empty title="There is no such pin">
-              <p>It is older than pins are kept (`pins.retention_days`), or you may not see it.</p>
+            <Empty title="Pin not found">
+              <p>It is older than the retention (`pins.retention_days`), or you may not see it.</p>
             </Empty>
           )
         }
@@ -245,7 +245,7 @@ function Opened(props: PageProps & { one: HostPin }) {
           </dd>
           <dt>Trigger</dt>
           <dd>
-            <Name text={triggerOf(one)} max={120} empty="(not shown: it is of others)" />
+            <Name text={triggerOf(one)} max={120} empty="(hidden: outside your scope)" />
           </dd>
           {causeOf(one) !== '' && (
             <>
@@ -272,18 +272,18 @@ function Opened(props: PageProps & { one: HostPin }) {
         <div class="pin-acts">
           {hasCapture && (
             <Choice
-              label="What of the pin"
+              label="Part of the pin"
               value={captured ? 'captured' : ''}
               of={[
-                ['', 'Minutes', 'What the recorder had around the moment'],
-                ['captured', 'Captured', 'What the trigger captured when it fired'],
+                ['', 'Minutes', 'The recorder’s minutes around the trigger'],
+                ['captured', 'Captured', 'The trigger’s capture'],
               ]}
               onChange={(next) => setState({ part: next, pick: '' })}
             />
           )}
           {to && (
             <>
-              <Link to={to.profile}>Open this time in the profile</Link>
+              <Link to={to.profile}>Open this time on the Profile page</Link>
               <Link to={to.before}>Compare with the same time a day before</Link>
             </>
           )}
@@ -305,8 +305,8 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
   const query = useGraph(of);
   if (profile.rows === 0)
     return (
-      <Empty title="Nothing was sampled">
-        <p>There are no samples in it that you may see.</p>
+      <Empty title="No samples">
+        <p>The pin has no samples that you may see.</p>
       </Empty>
     );
   const loss = lossOf(about.sampling, `of ${format.duration(Number(about.durationNs))}`);
@@ -326,7 +326,7 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       ) : (
-        <p class="soft">When samples were taken was not kept: there is no heat map.</p>
+        <p class="soft">The samples have no times, so there is no heat map.</p>
       )}
       <Answer query={query} what="the graph">
         {(graph) => (
@@ -338,7 +338,7 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
             tools={
               <FormatMenu
                 url={(extension) => `api/pin.${extension}?id=${one.id}${captured ? '&captured=1' : ''}`}
-                note={pick ? 'all of it, not the picked part' : undefined}
+                note={pick ? 'complete pin, not the picked part' : undefined}
               />
             }
             table={<TopTable graph={graph} source={{ profile: of }} labels={profile.labels} pruned={0} />}

@@ -100,6 +100,6 @@ export function missingOf(answer: PromiseSettledResult<{ leftOut: bigint }>, wha
   // An older collector has none.
   if (isUnknownCall(answer.reason)) return [];
   const trouble = collectorTrouble(answer.reason);
-  const said = trouble ? trouble.detail || trouble.title : 'given up';
+  const said = trouble ? trouble.detail || trouble.title : 'cancelled';
   return [`No ${what} are marked: ${said}`];
 }

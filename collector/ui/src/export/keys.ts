@@ -10,7 +10,7 @@ export const KEYS: readonly (readonly [string, string])[] = [
   ['m', 'samples or their weight'],
   ['i', 'root at the top or at the bottom'],
   ['t', 'with or without the table'],
-  ['b', 'width of the side before'],
+  ['b', 'width by the baseline'],
   ['d', 'dark or light'],
 ];
 

@@ -54,7 +54,7 @@ setTimeout(() => {
     render(
       <div class="trouble" role="alert">
         <div>
-          <strong>This file cannot be shown.</strong> It is damaged, or was cut.
+          <strong>This file cannot be shown.</strong> It is damaged or incomplete.
           <p class="said">{String(error)}</p>
         </div>
       </div>,

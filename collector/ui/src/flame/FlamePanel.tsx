@@ -119,7 +119,7 @@ function Whole(props: FlamePanelProps) {
   if (!(layout.whole > 0)) {
     return (
       <Empty title="No stacks">
-        <p>{focus !== '' ? 'No stack has the function that is focused.' : 'Nothing was sampled in this selection.'}</p>
+        <p>{focus !== '' ? 'No stack has the focused function.' : 'This selection has no samples.'}</p>
       </Empty>
     );
   }
@@ -199,7 +199,7 @@ function Sandwiched({ graph, fn }: { graph: Graph; fn: string }) {
             </>
           ) : (
             <Empty title="Not in this selection">
-              <p>No stack has a function of this name.</p>
+              <p>No stack has a function with this name.</p>
             </Empty>
           )}
         </div>

@@ -22,7 +22,7 @@ interface ToolsProps {
 
 export function Tools({ diff, labels, weighs, children }: ToolsProps) {
   return (
-    <div class="tools" role="toolbar" aria-label="Tools of the profile">
+    <div class="tools" role="toolbar" aria-label="Profile tools">
       <SearchBox />
       <PanelChoice />
       {!diff && <ColourChoice />}
@@ -65,7 +65,7 @@ function SearchBox() {
           event.key === 'Escape' && (search === '' ? field.current?.blur() : setState({ search: '' }))
         }
       />
-      <Toggle pressed={regex} title="The search is a regular expression" onChange={(next) => setState({ regex: next })}>
+      <Toggle pressed={regex} title="Search with a regular expression" onChange={(next) => setState({ regex: next })}>
         .*
       </Toggle>
       <output class={problem ? 'wrong' : 'matched'} aria-live="polite" aria-busy={waiting}>
@@ -88,9 +88,9 @@ function PanelChoice() {
       label="View"
       value={panel}
       of={[
-        ['flame', 'Graph', 'The graph alone'],
+        ['flame', 'Graph', 'Only the graph'],
         ['both', 'Both', 'Graph and table'],
-        ['table', 'Table', 'The table alone'],
+        ['table', 'Table', 'Only the table'],
       ]}
       onChange={(next) => setState({ panel: next })}
     />
@@ -118,7 +118,7 @@ function TopLevel({ labels }: { labels: readonly string[] }) {
     <select
       aria-label="Top level"
       value={root}
-      title="Group stacks by the values of a label"
+      title="Group stacks by a label"
       onChange={(event) => setState({ root: event.currentTarget.value })}
     >
       <option value="">Top level: none</option>
@@ -137,14 +137,14 @@ function Shape({ weighs }: { weighs: string }) {
     <span class="group" role="group" aria-label="Shape">
       <Toggle
         pressed={flame}
-        title="Draw the root at the bottom (flame graph), not at the top (icicle)"
+        title="Draw the root at the bottom (flame graph) instead of the top (icicle)"
         onChange={(next) => setState({ flame: next })}
       >
         Root at bottom
       </Toggle>
       <Toggle
         pressed={collapse}
-        title="Show a run of the same function as one frame"
+        title="Show recursion of a function as one frame"
         onChange={(next) => setState({ collapse: next })}
       >
         Fold recursion
@@ -167,7 +167,7 @@ function Reset() {
   return (
     <button
       type="button"
-      title="Full profile, no search, no focus, no filters"
+      title="Reset zoom, search, focus and filters"
       disabled={!zoom && !pan && !search && !focus && !fn && !callers && !filters.length}
       onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}
     >
@@ -185,7 +185,7 @@ export function Narrowed({ once, untouched }: { once: boolean | undefined; untou
   const { filters } = useSelectionState('filters');
   if (focus === '' && (once || !filters.length)) return null;
   return (
-    <ul class="chips" aria-label="Which stacks">
+    <ul class="chips" aria-label="Stack filters">
       {focus !== '' && (
         <li class="chip">
           contains <Name text={focus} max={80} />

@@ -11,16 +11,16 @@ import { escapeRegex } from './search';
 
 const KEYS: readonly (readonly [string, string])[] = [
   ['click, Enter', 'zoom into a frame'],
-  ['Esc', 'end the search, then zoom out'],
+  ['Esc', 'clear the search, then zoom out'],
   ['Backspace', 'zoom out to the caller'],
   ['arrows', 'caller, callee, neighbours'],
-  ['Home, 0', 'the full width'],
+  ['Home, 0', 'zoom out completely'],
   ['Ctrl + wheel', 'zoom around the pointer'],
   ['drag, Shift + wheel', 'move sideways'],
   ['/', 'search'],
-  ['n, N', 'next match, the one before'],
-  ['s', 'callers and callees of the chosen frame'],
-  ['f', 'focus on the chosen frame'],
+  ['n, N', 'next match, previous match'],
+  ['s', 'callers and callees of the selected frame'],
+  ['f', 'focus on the selected frame'],
 ];
 
 /** Where there is somebody to ask again. */
@@ -75,7 +75,7 @@ export function Detail(props: {
           >
             Highlight all
           </button>
-          <button type="button" title="Who calls it and what it calls (s)" onClick={() => setState({ fn: name })}>
+          <button type="button" title="Callers and callees (s)" onClick={() => setState({ fn: name })}>
             Callers &amp; callees
           </button>
           <button type="button" title="Only stacks with this function (f)" onClick={() => setState({ focus: name })}>
@@ -92,7 +92,7 @@ export function Detail(props: {
               Exclude
             </button>
           )}
-          <CopyButton title="Copy the name as it is" text={() => name}>
+          <CopyButton title="Copy the full name" text={() => name}>
             Copy
           </CopyButton>
         </div>
@@ -119,13 +119,13 @@ function Legend({ diff, chance }: { diff: boolean; chance: boolean | undefined }
     return (
       <span class="legend-line">
         <span class="swatch" style={{ background: diffColour(-DIFF_STEPS, theme) }} /> less
-        <span class="swatch" style={{ background: diffColour(0, theme) }} /> {chance ? 'within chance' : 'same'}
+        <span class="swatch" style={{ background: diffColour(0, theme) }} /> {chance ? 'within noise' : 'same'}
         <span class="swatch" style={{ background: diffColour(DIFF_STEPS, theme) }} /> more
         <span class="swatch hatch" /> gone
       </span>
     );
   }
-  if (colours === 'module') return <span class="legend-line soft">a colour for each module</span>;
+  if (colours === 'module') return <span class="legend-line soft">one colour for each module</span>;
   return (
     <span class="legend-line">
       {KIND_LEGEND.map(({ kind, label }) => (

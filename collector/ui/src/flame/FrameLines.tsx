@@ -45,12 +45,12 @@ export function FrameLines({ source, text, kind, unit, samples, hasLines, onReco
     return (
       <p class="detail-lines soft">
         {hasLines
-          ? 'This was recorded with source lines, and has none of this function: no debug information where it runs, or over captures.lines_mib or the time limit.'
-          : 'No source lines: they are recorded on demand.'}
+          ? 'No source lines for this function: its host has no debug information, or reading it exceeded captures.lines_mib or the time limit.'
+          : 'No source lines: record them with a capture.'}
         {!hasLines && onRecord && (
           <button
             type="button"
-            title="A capture of what is selected, with source lines and inlined functions"
+            title="Capture the selection with source lines and inlined functions"
             onClick={() => onRecord(text)}
           >
             Record 10 s with lines
@@ -64,7 +64,7 @@ export function FrameLines({ source, text, kind, unit, samples, hasLines, onReco
   return (
     <div class="detail-lines">
       <table aria-label="Samples by source line">
-        <caption class="soft">This function in the complete profile shown, not this frame alone</caption>
+        <caption class="soft">This function in the complete profile, not only in this frame</caption>
         <thead>
           <tr>
             <th scope="col">Line</th>

@@ -10,9 +10,9 @@ export function WidthChoice() {
       label="Width"
       value={width}
       of={[
-        ['both', 'Width: larger side', 'The larger of both: what is gone keeps its place'],
-        ['before', 'before', 'Width is before'],
-        ['after', 'after', 'Width is after; what is gone has none'],
+        ['both', 'Width: larger side', 'The larger side; frames that are gone stay visible'],
+        ['before', 'before', 'Width of the baseline'],
+        ['after', 'after', 'Width of the side after; frames that are gone disappear'],
       ]}
       onChange={(next) => setState({ width: next })}
     />

@@ -70,9 +70,9 @@ export function About({ node, of }: { node: number; of: Describing }) {
       <div class="tip-name">{shown(names.text[id])}</div>
       <div class="tip-about soft">
         {kind === KIND_LABEL
-          ? 'value of a label'
+          ? 'label value'
           : node === 0
-            ? 'all that is selected'
+            ? 'the complete selection'
             : (KIND_WORDS[kind] ?? `kind ${kind}`)}
         {names.module[id] !== '' && (
           <>
@@ -92,7 +92,7 @@ export function About({ node, of }: { node: number; of: Describing }) {
           spelled <Name text={text} max={90} />
         </div>
       ))}
-      {spelled.length > SPELLINGS_SHOWN && <div class="tip-about soft">and in other ways</div>}
+      {spelled.length > SPELLINGS_SHOWN && <div class="tip-about soft">and more spellings</div>}
       {names.unnamed[id] !== 0 && <div class="tip-about soft">no symbol: {unnamedReason(names.unnamed[id])}</div>}
       {meaning !== '' && kind === 5 && <div class="tip-about soft">{meaning}</div>}
     </>

@@ -93,7 +93,7 @@ class Finder {
 
 const finder = new Finder();
 
-const TOO_SLOW = 'the pattern takes too long on these names: write it without repeats of repeats';
+const TOO_SLOW = 'the pattern takes too long on these names: avoid nested repeats';
 
 /** Matches `search` against `names`. */
 export function useMask(names: NameTable, search: Search): Matched {

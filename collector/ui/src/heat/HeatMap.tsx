@@ -266,7 +266,7 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
         {sum && `, ${format.plural(sum.count, 'sample')}, ${format.weight(sum.weight, unit)}`}
         {props.anchored && <span class="narrow-only">; tap its end</span>}
       </span>
-      <button type="button" title="Show all of the time (Esc)" onClick={props.onClear}>
+      <button type="button" title="Clear the selection (Esc)" onClick={props.onClear}>
         <Icon of="close" /> All of the time
       </button>
     </p>

@@ -45,8 +45,8 @@ export function HeatPanel(props: Props) {
         <span class="soft">one column per {perColumn(props.timestamps)}, top to bottom is the time within it</span>
       </header>
       {props.timestamps.count === 0 ? (
-        <Empty title="Nothing was sampled in this time">
-          <p>Times were kept, and no sample fell into them.</p>
+        <Empty title="No samples in this time">
+          <p>Sample times were recorded, but there are no samples.</p>
         </Empty>
       ) : (
         <Cells {...props} />

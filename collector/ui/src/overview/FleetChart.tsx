@@ -59,7 +59,7 @@ export function FleetChart({
       <div
         class="fleet-plot"
         ref={box}
-        title="Drag to look at a part of it"
+        title="Drag to zoom into a time range"
         onPointerDown={(event) => setDrag([place(event), place(event)])}
         onPointerMove={(event) => {
           const at = place(event);

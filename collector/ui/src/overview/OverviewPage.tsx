@@ -90,7 +90,7 @@ export function OverviewPage(props: PageProps) {
         </label>
         <QualityLine quality={quick.data?.now} />
       </div>
-      <Filters note="an overview has no stacks, so they are not applied" />
+      <Filters note="not applied: an overview has no stacks" />
       <Answer query={quick} what="the overview">
         {(answer) => (
           <Overview
@@ -127,8 +127,8 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
   const fleet = answer.fleet;
   if (!fleet || answer.services.length === 0) {
     return (
-      <Empty title="No host sent anything of this selection in this range.">
-        <p class="soft">Take a longer range, or remove filters.</p>
+      <Empty title="No data for this selection in this range.">
+        <p class="soft">Choose a longer range, or remove filters.</p>
       </Empty>
     );
   }
@@ -150,11 +150,11 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
               {relative(fleet.cores - fleet.baselineCores, fleet.baselineCores)}) against {of.words}
             </span>
           ) : (
-            <span class="tone-warn"> there is no data of the time to compare with</span>
+            <span class="tone-warn"> there is no data for the baseline</span>
           )}
         </p>
         {hasBaseline && changed.length === 0 && changedHosts.length === 0 && (
-          <p class="verdict-calm">Nothing changed by more than chance, or by at least 0.02 cores and 3 %.</p>
+          <p class="verdict-calm">No significant change of at least 0.02 cores and 3 %.</p>
         )}
         <ul>
           {changed.slice(0, SENTENCES_MAX).map((row) => (
@@ -182,7 +182,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
           />
           {changedHosts.length === answer.hosts.length && answer.hostsLeftOut > 0n && (
             <p class="soft">
-              {format.plural(Number(answer.hostsLeftOut), 'more host')} not listed; what changed there is smaller
+              {format.plural(Number(answer.hostsLeftOut), 'more host')} not listed; their changes are smaller
             </p>
           )}
           {changed.length === 0 && changedHosts.length === 0 && <p class="soft">Nothing.</p>}
@@ -231,7 +231,9 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
           }
         />
         {!answer.accounted && (
-          <p class="soft">Cores are of samples: the kernel does not account by the labels of this selection.</p>
+          <p class="soft">
+            Cores come from samples: the kernel’s accounting does not have the labels of this selection.
+          </p>
         )}
       </section>
     </>

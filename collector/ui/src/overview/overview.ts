@@ -10,9 +10,9 @@ import { type Range, absoluteSpec, before, toMs } from '../time/range';
 const DAY_MS = 86_400_000;
 
 export const BASELINES: readonly (readonly [Baseline, string, string])[] = [
-  ['previous', 'Previous period', 'Compared with as much time right before'],
-  ['day', 'Yesterday', 'Compared with the same time yesterday'],
-  ['week', 'Last week', 'Compared with the same time a week ago'],
+  ['previous', 'Previous period', 'Compare with the same length right before'],
+  ['day', 'Yesterday', 'Compare with the same time yesterday'],
+  ['week', 'Last week', 'Compare with the same time a week ago'],
 ];
 
 /** The range that a choice means. */

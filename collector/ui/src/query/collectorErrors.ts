@@ -7,44 +7,40 @@ import { NotHeldError, type Trouble, TroubleError, UNKNOWN_ADVICE, troubleOf } f
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
   [Code.InvalidArgument]: ['Invalid query', 'Fix the selector, pattern or time range.', false],
   [Code.ResourceExhausted]: [
-    'The answer would be too large',
+    'The answer is too large',
     'Narrow the time range, or select fewer hosts or units.',
     false,
   ],
   [Code.DeadlineExceeded]: [
-    'It took too long',
+    'Timeout',
     'Narrow the time range or the selection, or try again when the collector is less busy.',
     true,
   ],
   [Code.Unavailable]: [
     'The collector cannot answer now',
-    'What it says is below. Try again; if it stays, see Health on the Collector page.',
+    'See its message below. Try again; if the error stays, see Health on the Collector page.',
     true,
   ],
-  [Code.Unauthenticated]: [
-    'You are not signed in',
-    'Sign in as this collector’s operator has set it up, then load the page again.',
-    false,
-  ],
-  [Code.PermissionDenied]: ['You may not see this', 'Ask the operator of this collector for the right to.', false],
+  [Code.Unauthenticated]: ['You are not signed in', 'Sign in, then reload the page.', false],
+  [Code.PermissionDenied]: ['You may not see this', 'Ask an administrator of this collector for access.', false],
   [Code.Unimplemented]: [
-    'This collector does not know the question',
-    'The page and the collector are of different versions: load the page again, or upgrade the collector.',
+    'This collector does not support the query',
+    'The page and the collector have different versions: reload the page, or upgrade the collector.',
     false,
   ],
   [Code.NotFound]: ['Not found', 'It may have expired: see Data from–to on the Collector page.', false],
-  [Code.FailedPrecondition]: ['The collector cannot answer this as it is', 'See Health on the Collector page.', true],
+  [Code.FailedPrecondition]: ['The collector cannot answer this query', 'See Health on the Collector page.', true],
   [Code.DataLoss]: [
     'Stored data is damaged',
-    'See the Collector page for partitions that were set aside; a range without them still answers.',
+    'See the Collector page for damaged partitions; ranges without them still work.',
     false,
   ],
   [Code.Internal]: [
     'The collector failed',
-    'Its log has the cause. Try again; if it stays, report it with what is said here.',
+    'See its log. Try again; if the error stays, report it with this message.',
     true,
   ],
-  [Code.Aborted]: ['The question was given up', 'Try again.', true],
+  [Code.Aborted]: ['The query was cancelled', 'Try again.', true],
 };
 
 /** Undefined for what was given up on purpose. */
@@ -63,7 +59,7 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
     return {
       title: 'The collector is busy',
       detail: connect.rawMessage,
-      advice: 'Others are reading large answers: try again in a moment.',
+      advice: 'It is sending other large answers. Try again in a moment.',
       retry: true,
       code: Code[code],
     };
@@ -72,7 +68,7 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
     return {
       title: 'The collector does not answer',
       detail: connect.rawMessage,
-      advice: 'See whether it runs and can be reached from here; then try again.',
+      advice: 'Check that it runs and is reachable from here, then try again.',
       retry: true,
       code: Code[code],
     };
@@ -81,7 +77,7 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
     return {
       title: 'The collector cannot answer now: its disk is full',
       detail: connect.rawMessage,
-      advice: 'Make room on the disk of the collector, or lower the limit of its store; then try again.',
+      advice: 'Free disk space on the collector, or lower the limit of its store, then try again.',
       retry: true,
       code: Code[code],
     };
@@ -104,6 +100,6 @@ export async function worded<T>(answer: Promise<T>): Promise<T> {
     return await answer;
   } catch (error) {
     const trouble = collectorTrouble(error);
-    throw trouble ? new TroubleError(trouble) : new DOMException('given up', 'AbortError');
+    throw trouble ? new TroubleError(trouble) : new DOMException('cancelled', 'AbortError');
   }
 }

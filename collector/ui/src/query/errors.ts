@@ -33,7 +33,7 @@ export class TroubleError extends Error {
 }
 
 /** What to do where nobody knows the cause. */
-export const UNKNOWN_ADVICE = 'Try again; if it stays, report it with what is said here.';
+export const UNKNOWN_ADVICE = 'Try again; if the error stays, report it with this message.';
 
 /** Undefined for what was given up on purpose. */
 export function troubleOf(error: unknown): Trouble | undefined {
@@ -41,9 +41,9 @@ export function troubleOf(error: unknown): Trouble | undefined {
   if (error instanceof TroubleError) return error.trouble;
   if (error instanceof NotHeldError) {
     return {
-      title: 'The profile is not in memory any more',
+      title: 'The profile is no longer in memory',
       detail: '',
-      advice: 'The page loads it again. A capture that the collector does not keep is gone: start a new one.',
+      advice: 'The page reloads it. A capture that the collector does not keep is lost: start a new one.',
       retry: false,
       code: NOT_HELD,
     };
@@ -52,7 +52,7 @@ export function troubleOf(error: unknown): Trouble | undefined {
     return {
       title: 'The answer cannot be read',
       detail: error.message,
-      advice: 'Load the page again; if it stays, the page and the collector are of different versions.',
+      advice: 'Reload the page. If the error stays, the page and the collector have different versions.',
       retry: true,
       code: 'bad_answer',
     };

@@ -48,19 +48,19 @@ const UNNAMED: readonly string[] = [
   'the file was gone before it could be opened',
   'the file at the path is not the one that ran',
   'the file could not be read or is damaged',
-  'the address is in no mapping of the process that is known',
+  'the address is in no known mapping of the process',
   'generated code, and the runtime writes no perf map',
   'generated code that the runtime’s perf map does not list',
   'the perf map is not a plain file of the process’s owner, or is over the size limit',
   'kernel symbols are hidden by kernel.kptr_restrict',
-  'the process ended before anything was known of it',
-  'a bound of the symbolizer was reached',
+  'the process ended before the agent read anything about it',
+  'the symbolizer reached a limit',
   'the kernel lists no symbol for the address',
   'generated code of a process that ended before its perf map was read',
   'generated code whose perf map could not be read in time',
-  'generated code: the address was used again around that time, and the perf map does not say when',
-  'reading the symbols would take more memory or time than one file, or all files of its owner, may take',
-  'the caller of a function that changed to another stack and keeps no frame pointer there; the callers beyond it are known',
+  'generated code: the address was reused around that time, and the perf map does not tell when',
+  'reading the symbols would take more memory or time than the limit for a file or its owner',
+  'the caller of a function that switched to another stack and keeps no frame pointer there; the callers beyond it are known',
 ];
 
 /** Words of the ends of stacks in files. */
@@ -118,11 +118,10 @@ export function unnamedReason(id: number): string {
 }
 
 const SYNTHETIC: Record<string, string> = {
-  [LOST]: 'samples that were lost before their stack was seen; the weight is an estimate',
-  [TRUNCATED]:
-    'stacks of which the callers are not known: the copy of the stack ended, or the unwinder could not go on',
-  [OTHER]: 'what was folded together because a bound was reached',
-  '[unknown]': 'code without a name in a file that is not known',
+  [LOST]: 'samples lost before their stack was read; the weight is an estimate',
+  [TRUNCATED]: 'stacks with unknown callers: the copy of the stack ended, or the unwinder could not continue',
+  [OTHER]: 'samples that were folded together because a limit was reached',
+  '[unknown]': 'code without a name in an unknown file',
 };
 
 /** What a frame that is not code stands for; empty for others. */

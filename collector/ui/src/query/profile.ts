@@ -126,7 +126,7 @@ export class Assembler {
    * @throws ProfileError as `add`.
    */
   addChunk(chunk: ProfileChunk): void {
-    if (this.last) throw new ProfileError('a chunk came after the last one');
+    if (this.last) throw new ProfileError('a chunk follows the last one');
     if (chunk.info) this.addInfo(chunk.info);
     bound(this.strings.length + chunk.strings.length, STRINGS_MAX, 'strings');
     for (const text of chunk.strings) this.strings.push(text);
@@ -198,7 +198,7 @@ export class Assembler {
    * @throws ProfileError when the last chunk never came.
    */
   finish(): Profile {
-    if (!this.last) throw new ProfileError('the answer ended before its last part');
+    if (!this.last) throw new ProfileError('the answer is incomplete');
     return {
       strings: this.strings,
       kind: this.kind.finish(),

@@ -38,7 +38,7 @@ export function coverageOf(
 
 /** What coverage is, for tips. */
 export const COVERAGE_HINT =
-  'CPU time of the samples, without those that were lost, over the CPU time that the kernel measured';
+  'CPU time of the samples that were not lost, divided by the CPU time in the kernel’s accounting';
 
 /** Lost part of the samples that an answer should have; 0 when none is known. */
 export function lostPart(sampling: DataQuality['sampling']): number {
@@ -52,7 +52,7 @@ export function lossOf(sampling: DataQuality['sampling'], what: string): { text:
   if (part < 0.1) return undefined;
   const [taken, lost] = [Number(sampling?.taken ?? 0n), Number(sampling?.lostSamples ?? 0n)];
   if (taken === 0) return { text: `All ${format.plural(lost, 'sample')} ${what} were lost.`, bad: true };
-  const left = `What is shown is made of the ${format.plural(taken, 'sample')} that ${taken === 1 ? 'is' : 'are'} left`;
+  const left = `The data shown comes from the ${format.plural(taken, 'sample')} that ${taken === 1 ? 'is' : 'are'} left`;
   return {
     text: `${format.percent(part)} of the samples ${what} were lost. ${left}${part >= MOSTLY ? ', and may mislead' : ''}.`,
     bad: part >= MOSTLY,
@@ -70,7 +70,7 @@ export function notesOf(quality: DataQuality): Note[] {
     },
     {
       text: `resolution ${format.duration(Number(quality.resolutionNs))}`,
-      title: 'Length of the windows that were read; the range is widened to them',
+      title: 'Length of the windows; the range is extended to complete windows',
       warn: false,
     },
   ];
@@ -88,7 +88,7 @@ export function notesOf(quality: DataQuality): Note[] {
     notes.push({
       text: `${format.percent(part)} pruned`,
       title:
-        'Weight of stacks that were cut to a parent, or folded, to keep the answer within its limits: narrow the selection to see them',
+        'Weight of stacks that were merged into their callers to keep the answer within its limits; narrow the selection to see them',
       warn: part > WARN_FROM.pruned,
     });
   }
@@ -96,7 +96,7 @@ export function notesOf(quality: DataQuality): Note[] {
   for (const { source, count } of total > 0 ? quality.namedLater : []) {
     notes.push({
       text: `${format.percent(Number(count) / total)} named by ${source.slice(0, 20)}`,
-      title: 'Samples whose leaf had no name on its host: the collector has its symbols, perhaps since later',
+      title: 'Samples whose leaf had no name on its host; the collector has the symbols',
       warn: false,
     });
   }
@@ -104,14 +104,14 @@ export function notesOf(quality: DataQuality): Note[] {
     notes.unshift({
       text: 'weights too large',
       title:
-        'Weights of this answer pass 2⁶⁴ − 1 and were cut to it: totals are too small and shares too large. Ask for a shorter range or fewer hosts',
+        'Weights in this answer exceed 2⁶⁴ − 1 and were capped: totals are too small and shares too large. Use a shorter range or fewer hosts',
       warn: true,
       bad: true,
     });
   }
   if (quality.notKept.length) {
     notes.unshift({
-      text: 'part of the range left out',
+      text: 'part of the range is missing',
       title: quality.notKept.join('; '),
       warn: true,
       bad: true,
@@ -120,7 +120,7 @@ export function notesOf(quality: DataQuality): Note[] {
   if (quality.damaged.length) {
     notes.push({
       text: `${format.plural(quality.damaged.length, 'partition')} set aside`,
-      title: 'Damaged partitions do not answer',
+      title: 'Damaged partitions are missing',
       warn: true,
     });
   }
@@ -147,7 +147,7 @@ export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'
       sampling.lostSamples,
       taken + Number(sampling.lostSamples),
       WARN_FROM.lost,
-      'Samples lost before their stack was seen, an estimate: they stand under [lost]',
+      'Estimated samples lost before their stack was read; they are counted as [lost]',
       MOSTLY,
     );
     part(
@@ -155,10 +155,10 @@ export function samplingNotes(quality: Pick<DataQuality, 'sampling' | 'coverage'
       sampling.truncated,
       taken,
       WARN_FROM.truncated,
-      'Samples whose callers are not all known: they stand under [truncated]',
+      'Samples with missing callers; they are counted as [truncated]',
     );
     part('unsymbolized', sampling.unnamed, taken, WARN_FROM.unnamed, 'Samples whose leaf frame has no symbol');
-    part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples put under [other] because a bound was reached');
+    part('folded', sampling.folded, taken, WARN_FROM.folded, 'Samples counted as [other] because a limit was reached');
   }
   const fraction = coverageOf(coverage);
   if (fraction !== undefined)
@@ -192,13 +192,13 @@ export function details(quality: DataQuality): [name: string, value: string][] {
       ['Leaf not symbolized', sampling.unnamed],
       ['Grouped as [other]', sampling.folded],
       ['Damaged records, skipped', sampling.malformed],
-      ['Taken at a lowered rate', sampling.reduced],
+      ['Samples at reduced quality', sampling.reduced],
     ];
     for (const [name, value] of names) rows.push([name, format.count(Number(value))]);
   }
   if (coverage && coverage.expectedNs > 0n) {
     rows.push(
-      ['Accounted by the kernel', format.duration(Number(coverage.expectedNs))],
+      ['CPU time in the kernel’s accounting', format.duration(Number(coverage.expectedNs))],
       ['… sampled', format.duration(Number(coverage.takenNs))],
       ['… estimated, not measured', format.duration(Number(coverage.estimatedNs))],
       ['Windows without accounting', format.count(Number(coverage.windowsUnmeasured))],

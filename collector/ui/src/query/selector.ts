@@ -174,7 +174,7 @@ class Parser {
  */
 export function parse(text: string): Placed[] {
   if (text.length > SELECTOR_LEN_MAX)
-    throw new SelectorError(0, `${text.length} characters are more than ${SELECTOR_LEN_MAX}`);
+    throw new SelectorError(0, `the selector has ${text.length} characters, at most ${SELECTOR_LEN_MAX} are allowed`);
   const parser = new Parser(text);
   parser.all();
   return parser.matchers;

@@ -75,7 +75,7 @@ export class TimestampsBuilder {
 
   /** The time that is covered. */
   begin(times: Times): void {
-    if (Number(times.durationNs) > COVERED_NS_MAX) throw new ProfileError('the times cover more than can be counted');
+    if (Number(times.durationNs) > COVERED_NS_MAX) throw new ProfileError('the times cover too long a range');
     this.times = times;
   }
 
@@ -90,11 +90,11 @@ export class TimestampsBuilder {
       throw new ProfileError('columns of timestamps differ in length');
     }
     if (count === 0) return;
-    if (!this.times) throw new ProfileError('timestamps without the time they are of');
+    if (!this.times) throw new ProfileError('timestamps without their time range');
     for (const column of [this.at, this.weight, this.row]) column.reserve(Math.min(count, this.most - this.at.length));
     for (let index = 0; index < count; index++) {
       this.last += Number(momentDeltasNs[index]);
-      if (this.last > COVERED_NS_MAX) throw new ProfileError('a timestamp is later than can be counted');
+      if (this.last > COVERED_NS_MAX) throw new ProfileError('a timestamp is too large');
       const labels = below(momentLabelSets[index], known.labelSets, 'label set');
       const stack = below(momentStacks[index], known.stacks, 'stack');
       if (this.at.length === this.most) {

@@ -51,7 +51,7 @@ export function Cgroups({ answer, range, coveredNs }: Props) {
                 <th scope="col" class="col-name">
                   Cgroup
                 </th>
-                <th scope="col" class="number" title="In it and all below it">
+                <th scope="col" class="number" title="In the cgroup and all below it">
                   Total
                 </th>
                 <th scope="col" class="number">
@@ -60,10 +60,10 @@ export function Cgroups({ answer, range, coveredNs }: Props) {
                 <th scope="col" class="number">
                   {unit === 'nanoseconds' ? 'Cores' : 'Per second'}
                 </th>
-                <th scope="col" class="number" title="In this cgroup alone">
+                <th scope="col" class="number" title="Only in this cgroup">
                   Self
                 </th>
-                <th scope="col" class="number" title="Estimate of what was lost before its stack was seen">
+                <th scope="col" class="number" title="Estimated samples lost before their stack was read">
                   Lost
                 </th>
                 <th scope="col" class="number" title={COVERAGE_HINT}>
@@ -115,13 +115,13 @@ const INDENT_MAX = 12;
 
 /** What a row without a path of its own stands for. */
 function nameOf(name: string, alone: boolean): string {
-  if (name === '') return '[cgroup not known]';
+  if (name === '') return '[unknown cgroup]';
   return name === '/' && alone ? '/ (all)' : name;
 }
 
 function meaningOf(path: string): string {
-  if (path === '') return 'samples whose cgroup is not known: most of them were lost before anything was read of them';
-  return path.startsWith('/') ? '' : 'its path could not be read before it was gone';
+  if (path === '') return 'samples with unknown cgroup: most of them were lost before they were read';
+  return path.startsWith('/') ? '' : 'the cgroup was removed before its path could be read';
 }
 
 function Row(props: {
@@ -169,7 +169,7 @@ function Row(props: {
           ) : (
             <span class="square-small" />
           )}
-          <button type="button" class="plain grow" title="Its profile" onClick={props.onOpen}>
+          <button type="button" class="plain grow" title="Show its profile" onClick={props.onOpen}>
             <Name text={nameOf(row.name, props.alone)} max={120} />
           </button>
           {about !== '' && (

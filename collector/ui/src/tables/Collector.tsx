@@ -23,7 +23,7 @@ export function Collector({ answer }: { answer: StatusResponse }) {
       <dl class="facts">
         <dt>Version</dt>
         <dd>
-          <Name text={answer.version} empty="not said" />
+          <Name text={answer.version} empty="unknown" />
         </dd>
         <dt>Running</dt>
         <dd title={format.stamp(toMs(answer.startedUnixNs))}>
@@ -31,7 +31,7 @@ export function Collector({ answer }: { answer: StatusResponse }) {
         </dd>
         <dt>Store</dt>
         <dd>
-          <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="not said" />
+          <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="unknown" />
         </dd>
         <dt>On disk</dt>
         <dd>

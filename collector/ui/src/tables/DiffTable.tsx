@@ -11,9 +11,9 @@ import * as format from '../text/format';
 import type { ChangeRow, Changes } from './changes';
 
 const SPREAD =
-  'The error is from how much the share moves between parts of each range, and never below that of sampling; differences between hosts are not in it.';
+  'The error shows how much the share varies between parts of each range, and is never below the sampling error. It does not include differences between hosts.';
 const SAMPLING =
-  'The error is that of sampling alone, as if all samples were independent: real spread between hosts and minutes is larger.';
+  'The error covers only sampling, as if all samples were independent. The real spread between hosts and minutes is larger.';
 
 interface Props {
   changes: Changes;
@@ -63,7 +63,7 @@ export function DiffTable({ changes, rates, unit }: Props) {
   const change = (row: ChangeRow) => share(row)[1] - share(row)[0];
   const of = cores
     ? `${unit === 'nanoseconds' ? 'Cores' : 'Events a second'} of self time`
-    : 'Share of self time in what was sampled';
+    : 'Share of self time in all samples';
   const shown = (value: number) => (cores ? format.significant(value) : format.percent(value));
   const columns: ColumnOf<ChangeRow>[] = [
     {
@@ -86,7 +86,7 @@ export function DiffTable({ changes, rates, unit }: Props) {
       key: 'change',
       title: cores ? (unit === 'nanoseconds' ? 'Change, cores' : 'Change a second') : 'Change',
       hint: cores
-        ? 'Change of the mean; how far load comes and goes by itself is not in it'
+        ? 'Change of the mean; the normal variation of the load is not included'
         : `Change and its standard error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
       number: true,
       by: (row) => Math.abs(change(row)),
@@ -105,11 +105,11 @@ export function DiffTable({ changes, rates, unit }: Props) {
     {
       key: 'sure',
       title: !sure ? 'Sampling error only' : cores ? 'Share significant' : 'Significant',
-      hint: `${cores ? 'For the share: ' : ''}${sure ? `${SPREAD} At most one in twenty of the marked rows is chance.` : SAMPLING}`,
+      hint: `${cores ? 'For the share: ' : ''}${sure ? `${SPREAD} At most one in twenty marked rows is chance.` : SAMPLING}`,
       by: (row) => (row.significant ? 'a' : 'b'),
       cell: (row) => (
         <span class={row.significant ? 'sure' : 'soft'}>
-          {row.significant ? (sure ? 'yes' : 'beyond it') : sure ? 'within noise' : 'within it'}
+          {row.significant ? (sure ? 'yes' : 'beyond error') : sure ? 'within noise' : 'within error'}
         </span>
       ),
     },
@@ -122,7 +122,7 @@ export function DiffTable({ changes, rates, unit }: Props) {
           <button
             type="button"
             class="plain grow"
-            title="Search it in the graph"
+            title="Highlight in the graph"
             onClick={() => setState({ search: `^${escapeRegex(row.name)}$`, regex: true })}
           >
             <Name text={row.name} max={160} />

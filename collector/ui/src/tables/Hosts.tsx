@@ -77,10 +77,10 @@ export function Hosts({ answer, range, now, onCapture }: Props) {
           keyOf={(host) => `${host.hostId} ${host.bootId}`}
           rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
-            <Empty title={answer.hosts.length ? 'No matching hosts' : 'No host has pushed anything yet'}>
+            <Empty title={answer.hosts.length ? 'No matching hosts' : 'No host has sent data yet'}>
               {!answer.hosts.length && (
                 <p>
-                  Start an agent with `fleetprofd --collector HOST:PORT`; it is here after its first window of ten
+                  Start an agent with `fleetprofd --collector HOST:PORT`. It appears after its first window of ten
                   seconds.
                 </p>
               )}
@@ -109,9 +109,9 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
         <span class="cell-name">
           <span
             class={`dot ${severityOf(host) === 2 ? 'bad' : host.connected ? 'on' : ''}`}
-            title={severityOf(host) === 2 ? 'no usable samples' : host.connected ? 'connected' : 'no stream is open'}
+            title={severityOf(host) === 2 ? 'no usable samples' : host.connected ? 'connected' : 'not connected'}
           />
-          <button type="button" class="plain grow" title="Its profile" onClick={() => openHost(host)}>
+          <button type="button" class="plain grow" title="Show its profile" onClick={() => openHost(host)}>
             <Name text={hostname(host)} max={80} />
           </button>
           {host.warnings.length > 0 && (
@@ -147,7 +147,7 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
     {
       key: 'cpu',
       title: 'CPU',
-      hint: 'Cores in use on average over the time that the host was heard in, and of how many; cycles a second of hosts that count those; what was lost is estimated',
+      hint: 'Mean cores in use, of all cores, over the time with data; cycles a second for hosts that count cycles. Lost samples are included as an estimate',
       number: true,
       by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight),
       cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={heardNs(host, range)} />,
@@ -155,7 +155,7 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
     {
       key: 'lost',
       title: 'Lost',
-      hint: 'Part of the samples that was lost before they were read, in the range',
+      hint: 'Part of the samples lost before they were read, in the range',
       number: true,
       by: lostOf,
       cell: (host) => <Lost host={host} />,
@@ -184,7 +184,7 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
     {
       key: 'spool',
       title: 'Spool',
-      hint: 'What waits on the host',
+      hint: 'Data that waits on the host',
       number: true,
       by: spool,
       cell: (host) => <Spool host={host} now={now} />,
@@ -192,7 +192,7 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
     {
       key: 'clock',
       title: 'Clock',
-      hint: 'By how much it is ahead of the collector’s',
+      hint: 'Difference from the collector’s clock; positive is ahead',
       number: true,
       by: (host) => Math.abs(Number(host.clockAheadNs)),
       cell: (host) => <Clock host={host} />,
@@ -223,14 +223,14 @@ function isTime(host: Host, unit: string): boolean {
 function Cpu({ host, unit, rangeNs }: { host: Host; unit: string; rangeNs: number }) {
   if (host.windows === 0n)
     return (
-      <span class="soft" title="None of its windows starts in this time">
+      <span class="soft" title="The host has no windows that start in this time">
         –
       </span>
     );
   if (!isTime(host, unit)) {
     if (unit === '')
       return (
-        <span title="Its unit is not known: the host has sent nothing since the collector started">
+        <span title="Unknown unit: the host has sent nothing since the collector started">
           {format.compact(Number(host.weight))} ?
         </span>
       );
@@ -272,7 +272,7 @@ function CoverageCell({ host }: { host: Host }) {
 function Spool({ host, now }: { host: Host; now: number }) {
   const spool = host.facts?.spool;
   if (!spool) return <span class="soft">–</span>;
-  const title = `${format.plural(Number(spool.windows), 'window')} of at most ${format.bytes(Number(spool.bytesMax))}${spool.oldestUnixNs > 0n ? `, oldest ${format.ago(toMs(spool.oldestUnixNs), now)}` : ''}; given up since boot: ${format.count(Number(spool.droppedWindows))}`;
+  const title = `${format.plural(Number(spool.windows), 'window')} of at most ${format.bytes(Number(spool.bytesMax))}${spool.oldestUnixNs > 0n ? `, oldest ${format.ago(toMs(spool.oldestUnixNs), now)}` : ''}; dropped since boot: ${format.count(Number(spool.droppedWindows))}`;
   return (
     <span title={title} class={spool.droppedWindows > 0n ? 'warned' : spool.windows > 0n ? '' : 'soft'}>
       {spool.windows > 0n ? format.bytes(Number(spool.bytes)) : 'empty'}

@@ -183,7 +183,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
         {
           key: 'woken',
           title: 'Woken by',
-          hint: 'Who ended the most of these waits, and the part of them that is',
+          hint: 'The main waker, and its part of these waits',
           by: (row) => row.waker?.name ?? '\uffff',
           cell: (row) =>
             row.waker && (
@@ -199,7 +199,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       key: 'own',
       title: waits ? 'Blocked in' : 'Self',
       hint: waits
-        ? 'Time that threads waited in the function: the last of their own frames, before those of who woke them'
+        ? 'Time that threads waited in the function, the leaf of their own stack'
         : 'Time in the function itself',
       number: true,
       by: (row) => row.own,
@@ -209,7 +209,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     {
       key: 'total',
       title: 'Total',
-      hint: 'Time in it and all that it calls; recursion counts once',
+      hint: 'Time in the function and all it calls; recursion counts once',
       number: true,
       by: (row) => row.total,
       cell: (row) => <Bar fraction={row.total / whole}>{amount(row.total)}</Bar>,
@@ -232,7 +232,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
           <button
             type="button"
             class="plain grow"
-            title={isFunction || 'profile' in props.source ? 'Search it in the graph' : 'Select only this'}
+            title={isFunction || 'profile' in props.source ? 'Highlight in the graph' : 'Select only this'}
             onClick={() => choose(row)}
           >
             <Name text={row.name} max={160} empty="(none)" />

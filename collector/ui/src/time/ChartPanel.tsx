@@ -43,7 +43,7 @@ export function ChartPanel(props: Props) {
     events(drawn, signal),
   ).data;
   const flags = useMemo(() => (happened ? happenings(happened) : []), [happened]);
-  if (!chart.lines.length) return <p class="soft">No CPU time was sampled in this selection.</p>;
+  if (!chart.lines.length) return <p class="soft">This selection has no CPU time.</p>;
   const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
     <div class="chart">
@@ -52,7 +52,7 @@ export function ChartPanel(props: Props) {
         {lacks !== '' && (
           <p
             class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`}
-            title={`Means are over the time that is covered${chart.accounted ? '' : ', without steps in which samples were lost'}`}
+            title={`Mean over the time with data${chart.accounted ? '' : ', without steps in which samples were lost'}`}
           >
             {lacks}
           </p>
@@ -169,7 +169,7 @@ function Under(props: {
       ))}
       {rows.length > UNDER_MAX && <div class="soft">and {rows.length - UNDER_MAX} more</div>}
       {chart.states[step] === 'none' || lines.every((line) => Number.isNaN(line.rates[step])) ? (
-        chart.states[step] === 'none' && <div class="soft">no data: no host sent anything</div>
+        chart.states[step] === 'none' && <div class="soft">no data: no host sent data</div>
       ) : (
         <div class="tip-row sum">
           <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
@@ -178,7 +178,7 @@ function Under(props: {
       {chart.states[step] === 'lost' && (
         <div class="loss-note">
           <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost:{' '}
-          {chart.accounted ? 'functions are missing, CPU is exact' : 'what is drawn is too low'}
+          {chart.accounted ? 'profiles are incomplete, CPU is exact' : 'the chart is too low here'}
         </div>
       )}
       {gap && (
@@ -235,7 +235,7 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
               title={
                 chart.accounted
                   ? 'Mean over the time with data, as the kernel accounts it'
-                  : 'Mean over the time with data; steps in which samples were lost are left out'
+                  : 'Mean over the time with data, without steps in which samples were lost'
               }
             >
               {rateUnit(chart)}
@@ -264,7 +264,12 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
                 </button>
               </td>
               <td class="wide">
-                <button type="button" class="plain" title="Only this line; again for all" onClick={() => isolate(line)}>
+                <button
+                  type="button"
+                  class="plain"
+                  title="Show only this line; click again to show all"
+                  onClick={() => isolate(line)}
+                >
                   {by === '' ? <span class="name">all</span> : <LineName line={line} restLines={chart.restLines} />}
                 </button>
               </td>

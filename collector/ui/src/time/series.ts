@@ -299,12 +299,12 @@ export function gapsOf(quality: DataQuality | undefined): Gap[] {
 }
 
 const CAUSES: Record<string, string> = {
-  absent: 'nothing came from the host (yet)',
-  spool_bytes: 'the host’s spool was full, its oldest windows were given up',
-  spool_age: 'windows waited on the host for longer than its spool keeps them',
+  absent: 'the host has sent nothing (yet)',
+  spool_bytes: 'the host’s spool was full, so its oldest windows were dropped',
+  spool_age: 'windows waited on the host longer than its spool keeps them',
   disk_full: 'the host’s disk was full',
   damaged: 'the spool on the host was damaged',
-  unsaved: 'the daemon was killed: the window it was filling went with it',
+  unsaved: 'the daemon was killed: its open window was lost',
   refused: 'the collector refused the windows: too old, or from the future',
 };
 

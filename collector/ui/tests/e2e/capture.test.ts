@@ -156,7 +156,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
       /running/.test(document.querySelector('dialog .host-lines tbody')?.textContent ?? ''),
     );
     await page.keyboard.press('Escape');
-    await page.getByText('Capture still running.').waitFor();
+    await page.getByText('The capture continues on the collector.').waitFor();
     await site.shot(page, 'capture-asking');
     await page.getByRole('button', { name: 'Continue' }).click();
     expect(await page.locator('dialog .host-lines').count()).toBe(1);
@@ -291,11 +291,11 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
 
   test('that the collector could not keep says so, and is saved from the page', async () => {
     const page = await captured(scenario('not-kept'));
-    await page.getByText('the collector does not keep its profile, save it').waitFor();
+    await page.getByText('the collector does not keep the profile of this capture, so save it').waitFor();
     await page.getByRole('button', { name: 'Download' }).click();
     expect(await page.locator('.menu a').count()).toBe(0);
     await page.reload();
-    await page.getByText('The collector has no profile of it').waitFor();
+    await page.getByText('The collector has no profile of this capture').waitFor();
   });
 
   test('can be split and summed by label without the collector', async () => {
@@ -312,7 +312,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
 
   test('without times has no heat map, and says so', async () => {
     const page = await captured(scenario('no-times'));
-    await page.getByText('When samples were taken was not kept').waitFor();
+    await page.getByText('The samples have no times').waitFor();
     expect(await page.locator('.heat-box').count()).toBe(0);
   });
 
@@ -348,7 +348,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     await row.getByRole('button', { name: /^Delete capture/ }).click();
     await row.getByRole('link', { name: 'Open' }).waitFor({ state: 'detached' });
     await page.reload();
-    await page.getByText('The collector has no profile of it').waitFor();
+    await page.getByText('The collector has no profile of this capture').waitFor();
   });
 
   test('is loaded again when the worker that held it has ended', async () => {
@@ -360,7 +360,7 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
 
   test('that nobody knows says so', async () => {
     const page = await site.open('view=captures&capture=999999');
-    await page.getByText('The collector knows of no capture 999999').waitFor();
+    await page.getByText('There is no capture 999999').waitFor();
   });
 
   test('hostile names are text, everywhere', async () => {
@@ -420,13 +420,13 @@ describe.skipIf(!SEEDED)('when a capture goes wrong', () => {
   });
 
   for (const [name, says] of [
-    ['nobody', 'There is no host to capture on'],
-    ['error-limit', 'A limit on captures is reached'],
+    ['nobody', 'No host to capture on'],
+    ['error-limit', 'Too many captures'],
     ['error-refused', 'The capture was refused'],
     ['gone', 'The collector cannot answer now'],
     ['broken-end', 'The answer cannot be read'],
     ['broken-ids', 'The answer cannot be read'],
-    ['none-answers', 'No host had a profile to give'],
+    ['none-answers', 'No host returned a profile'],
   ]) {
     test(`${name}: a sentence, and the way back to the form`, async () => {
       const page = await site.open(scenario(name));

@@ -67,7 +67,7 @@ describe.skipIf(!SEEDED)('a pin', () => {
   test('that is not there says so', async () => {
     for (const pin of ['99', '<script>', '99999999999999999999999']) {
       const page = await site.open(`view=pins&pin=${encodeURIComponent(pin)}`);
-      await page.getByText('There is no such pin').waitFor();
+      await page.getByText('Pin not found').waitFor();
     }
   });
 

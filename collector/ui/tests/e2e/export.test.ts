@@ -128,7 +128,7 @@ describe('a file with a flame graph', () => {
     await page.keyboard.press('/');
     await page.keyboard.type('close_');
     await expect.poll(matched).toBe('3.3 % in 1 frame');
-    await page.getByTitle('The search is a regular expression').click();
+    await page.getByTitle('Search with a regular expression').click();
     await field.fill('^(parse|sys_)');
     await expect.poll(matched).toBe('33.3 % in 2 frames');
     await field.fill('(');
@@ -140,7 +140,7 @@ describe('a file with a flame graph', () => {
     // Names of which each takes a while, and all of them for ever.
     const calls = Array.from({ length: 4000 }, (_, at) => [`${'a'.repeat(19)}_${at}`, 1] as const);
     const page = await opened(dataOf(calls));
-    await page.getByTitle('The search is a regular expression').click();
+    await page.getByTitle('Search with a regular expression').click();
     await page.getByLabel('Search functions and modules').fill('^(a+)+$');
     await expect.poll(() => page.locator('.search output').textContent()).toBe('searching …');
     await page.keyboard.press('Tab');
@@ -186,7 +186,7 @@ describe('a file with a flame graph', () => {
     const path = join(folder, 'empty.html');
     writeFileSync(path, fileOf(VIEWER, dataOf([])));
     const page = await open(path);
-    await page.locator('.empty', { hasText: 'Nothing was sampled' }).first().waitFor();
+    await page.locator('.empty', { hasText: 'No samples' }).first().waitFor();
   });
 
   test('that is damaged says so', async () => {
@@ -202,7 +202,7 @@ describe('a file that compares', () => {
   test('shows what grew and shrank, and not what chance does', async () => {
     const page = await opened(compared());
     await page.keyboard.press('i');
-    expect(await page.locator('.legend-line').textContent()).toContain('within chance');
+    expect(await page.locator('.legend-line').textContent()).toContain('within noise');
     const changes = async (name: string) => (await cells(page, name)).slice(0, 3).join(' ');
     expect(await changes('close_month')).toMatch(/^0 % 3\.3 % \+3\.33 pp ± /);
     expect(await changes('cache_lookup')).toMatch(/^36\.9 % 0 % −36\.9 pp ± /);

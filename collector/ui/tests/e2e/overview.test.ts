@@ -76,7 +76,7 @@ describe('the overview', () => {
 
   test.runIf(SEEDED)('a calm fleet is told to be calm', async () => {
     const page = await site.open(scenario('calm'));
-    await page.getByText('Nothing changed by more than chance').waitFor();
+    await page.getByText('No significant change').waitFor();
     expect(await page.locator('.verdict li').count()).toBe(0);
   });
 

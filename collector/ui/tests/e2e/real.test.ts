@@ -138,7 +138,7 @@ describe.skipIf(SEEDED)('a real collector', () => {
       const page = await site.open();
       await drawn(page);
       await start(page, '1s');
-      await page.locator('dialog .trouble', { hasText: 'There is no host to capture on' }).waitFor();
+      await page.locator('dialog .trouble', { hasText: 'No host to capture on' }).waitFor();
       await site.shot(page, 'real-capture-nobody');
     });
 

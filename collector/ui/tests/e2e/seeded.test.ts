@@ -70,7 +70,7 @@ describe.skipIf(!SEEDED)('comparison', () => {
       `${address}&query=${encodeURIComponent('host="web-1"')}&bquery=${encodeURIComponent('host="web-2"')}`,
     );
     await drawn(page);
-    expect(await page.getByRole('combobox', { name: 'Selector of the side before' }).inputValue()).toBe('host="web-2"');
+    expect(await page.getByRole('combobox', { name: 'Selector of the baseline' }).inputValue()).toBe('host="web-2"');
     expect(await page.getByRole('combobox', { name: 'Selector of the side after' }).inputValue()).toBe('host="web-1"');
   });
 });
@@ -126,7 +126,7 @@ describe.skipIf(!SEEDED)('when it goes wrong', () => {
     ['error-invalid', 'Invalid query'],
     ['error-exhausted', 'Narrow the time range'],
     ['error-busy', 'The collector is busy'],
-    ['error-deadline', 'It took too long'],
+    ['error-deadline', 'Timeout'],
     ['error-unavailable', 'The collector cannot answer now: its disk is full'],
     ['error-internal', 'The collector failed'],
     ['broken-end', 'The answer cannot be read'],
@@ -261,7 +261,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     await page.route('**/analysis.js', (route) => route.abort());
     await page.evaluate(() => (location.hash = 'view=profile'));
     await page.reload();
-    await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
+    await page.locator('.trouble', { hasText: 'The page cannot process profiles' }).waitFor();
     await page.waitForSelector('.u-over');
     await page.unroute('**/analysis.js');
     await page.getByRole('button', { name: 'Try again' }).click();
@@ -365,7 +365,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
     });
     await page.evaluate(() => (location.hash = 'view=profile'));
     await page.reload();
-    await page.locator('.trouble', { hasText: 'The page cannot work on profiles' }).waitFor();
+    await page.locator('.trouble', { hasText: 'The page cannot process profiles' }).waitFor();
     await page.waitForSelector('.u-over');
   });
 });

@@ -317,6 +317,6 @@ async function* finished(
   info.hasPast = info.kept && run.past.length > 0;
   info.bytes = info.kept ? 310n << 10n : 0n;
   if (!info.kept && run.own.length > 0)
-    info.notices.push('the collector does not keep its profile, save it: No space left on device');
+    info.notices.push('the collector does not keep the profile of this capture, so save it: No space left on device');
   yield answer({ case: 'result', value: info });
 }

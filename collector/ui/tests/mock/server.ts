@@ -49,7 +49,7 @@ export interface Mock {
 }
 
 const ERRORS: Record<string, [Code, string, Record<string, string>?]> = {
-  'error-busy': [Code.ResourceExhausted, '16 answers are being read already', { 'retry-after': '5' }],
+  'error-busy': [Code.ResourceExhausted, '16 answers are already being sent', { 'retry-after': '5' }],
   'error-invalid': [Code.InvalidArgument, 'failed to compile pattern `(`: unclosed group'],
   'error-exhausted': [Code.ResourceExhausted, 'the answer has more than 200000 stacks: narrow the range'],
   'error-deadline': [Code.DeadlineExceeded, 'the query took longer than 30 s'],

@@ -183,7 +183,7 @@ describe('the worker', () => {
     const endless = linked(collector(() => []).fake).analysis;
     expect(await troubleIn(endless.load(SELECTION, '', never()))).toMatchObject({
       code: 'bad_answer',
-      detail: 'the answer ended before its last part',
+      detail: 'the answer is incomplete',
     });
     const failing = linked({
       // biome-ignore lint/correctness/useYield: it fails before it has anything.
@@ -287,7 +287,7 @@ describe('the worker', () => {
     const { analysis } = linked(collector().fake, { page: 'a', worker: 'b' });
     expect(await troubleIn(analysis.load(SELECTION, '', never()))).toMatchObject({
       code: 'other_build',
-      advice: 'Load the page again.',
+      advice: 'Reload the page.',
     });
   });
 

@@ -121,7 +121,7 @@ test('sums that were cut are said before anything else', () => {
 test('what a scope leaves out because it is not kept is said before anything else', () => {
   const sentences = ['not kept per `namespace` beyond 14 days', 'not kept per `pod` beyond 2 days'];
   const [first] = notesOf(create(DataQualitySchema, { hosts: 2n, hostsAlive: 2n, notKept: sentences }));
-  expect(first).toMatchObject({ text: 'part of the range left out', title: sentences.join('; '), bad: true });
+  expect(first).toMatchObject({ text: 'part of the range is missing', title: sentences.join('; '), bad: true });
 });
 
 test('cgroups stand under the nearest parent there is, heaviest first', () => {

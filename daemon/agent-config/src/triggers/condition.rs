@@ -139,7 +139,7 @@ pub enum ConditionError {
     #[error("expected `QUANTITY > NUMBER` or `QUANTITY rises > NUMBERx in TIME`")]
     Form,
     /// The number.
-    #[error("`{given}` is no number {expected}")]
+    #[error("`{given}` is not a number {expected}")]
     Number {
         /// As given.
         given: String,
@@ -148,7 +148,7 @@ pub enum ConditionError {
     },
     /// The time of `rises`.
     #[error(
-        "`{0}` is no time from {low} to {high}",
+        "`{0}` is not a time from {low} to {high}",
         low = show_seconds(RISE_MIN_S),
         high = show_seconds(RISE_MAX_S)
     )]
@@ -158,7 +158,8 @@ pub enum ConditionError {
 fn hint(nearest: Option<&str>) -> String {
     nearest.map_or_else(
         || {
-            ": there are cpu_share, cpus, nr_throttled, run_queue and psi.cpu.some.avg10 and its like"
+            "; quantities are cpu_share, cpus, nr_throttled, run_queue and \
+             psi.RESOURCE.KIND.AVERAGE, such as psi.cpu.some.avg10"
                 .to_owned()
         },
         |word| format!("; did you mean `{word}`?"),
@@ -271,18 +272,18 @@ mod tests {
             "psi.cpu.some.avg11 > 1",
             "did you mean `psi.cpu.some.avg10`?",
         );
-        check("§ > 1", "there are cpu_share");
+        check("§ > 1", "quantities are cpu_share");
         check("", "expected `QUANTITY > NUMBER`");
         check("cpus < 1", "expected `QUANTITY > NUMBER`");
-        check("cpus > -1", "`-1` is no number");
-        check("cpus > inf", "`inf` is no number");
-        check("cpus > 1.2.3", "`1.2.3` is no number");
+        check("cpus > -1", "`-1` is not a number");
+        check("cpus > inf", "`inf` is not a number");
+        check("cpus > 1.2.3", "`1.2.3` is not a number");
         check(
             "cpus rises > 3 in 60s",
-            "`3` is no number above 1 with an x",
+            "`3` is not a number above 1 with an x",
         );
-        check("cpus rises > 1x in 60s", "`1x` is no number above 1");
-        check("cpus rises > 3x in 60", "`60` is no time from 5s to 10m");
-        check("cpus rises > 3x in 1h", "`1h` is no time");
+        check("cpus rises > 1x in 60s", "`1x` is not a number above 1");
+        check("cpus rises > 3x in 60", "`60` is not a time from 5s to 10m");
+        check("cpus rises > 3x in 1h", "`1h` is not a time");
     }
 }

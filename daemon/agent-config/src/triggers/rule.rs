@@ -40,10 +40,10 @@ pub struct Rule {
 #[derive(Debug, thiserror::Error, PartialEq)]
 pub enum RuleError {
     /// Its name.
-    #[error("has a trigger called `{0}`: a name has 1 to 64 letters, digits, `_`, `.` and `-`")]
+    #[error("has a trigger with the name `{0}`: use 1 to 64 letters, digits, `_`, `.` and `-`")]
     Name(String),
     /// Two of the same name.
-    #[error("has two triggers called `{0}`: pins are told apart by the name")]
+    #[error("has two triggers with the name `{0}`: give each a name of its own")]
     Twice(String),
     /// Its condition.
     #[error("`{name}`: failed to read `when: {text}`: {source}")]
@@ -66,7 +66,7 @@ pub enum RuleError {
         source: TargetError,
     },
     /// The host alone has this quantity.
-    #[error("`{name}`: `{quantity}` is of the host alone: set `target: host`")]
+    #[error("`{name}`: only the host has `{quantity}`: set `target: host`")]
     HostOnly {
         /// Name of the trigger.
         name: String,
@@ -74,7 +74,7 @@ pub enum RuleError {
         quantity: &'static str,
     },
     /// A cgroup alone has this quantity.
-    #[error("`{name}`: `{quantity}` is of cgroups alone: the host is never throttled")]
+    #[error("`{name}`: only cgroups have `{quantity}`: set `target` to a cgroup or unit")]
     CgroupOnly {
         /// Name of the trigger.
         name: String,
@@ -82,7 +82,10 @@ pub enum RuleError {
         quantity: &'static str,
     },
     /// It would be armed again where it fires.
-    #[error("`{name}`: `clear` is {clear}, above the {above} at which it fires: make it less")]
+    #[error(
+        "`{name}`: `clear` is {clear}, above the {above} at which the trigger fires: set a \
+        lower value"
+    )]
     Clear {
         /// Name of the trigger.
         name: String,

@@ -27,18 +27,16 @@ pub enum Part {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// Neither of the forms.
-    #[error(
-        "neither `host`, nor a path that starts with `/`, nor the name of a unit such as `api.service`"
-    )]
+    #[error("expected `host`, a path that starts with `/`, or a unit such as `api.service`")]
     Form,
     /// The root.
-    #[error("the root cgroup is the machine: say `host`")]
+    #[error("the root cgroup is the complete machine: use `host`")]
     Root,
     /// `.` or `..`.
-    #[error("a path of cgroups has no `.` and no `..`")]
+    #[error("a cgroup path cannot have `.` or `..`")]
     Dots,
     /// It would name too many.
-    #[error("`**` stands for any number of names: a name has to follow the last one")]
+    #[error("a name must follow the last `**`")]
     Open,
 }
 

@@ -26,7 +26,7 @@ const OVERLAP_MIN: u64 = 1_000_000;
 #[derive(Debug, thiserror::Error, PartialEq, Eq)]
 pub enum QueryError {
     /// The one who asked has gone.
-    #[error("query was cancelled")]
+    #[error("the query was cancelled")]
     Cancelled,
 }
 

@@ -29,10 +29,13 @@ pub enum EngineError {
     #[error(transparent)]
     Event(#[from] EventError),
     /// Its rate.
-    #[error("a rate of `{0}` Hz is none of 1 to {RATE_HZ_MAX}")]
+    #[error("failed to sample at {0} Hz: the rate must be 1 to {RATE_HZ_MAX}")]
     Rate(u32),
     /// Its period.
-    #[error("a period of `{period}` is none of {min} to {PERIOD_MAX} for `{event}`")]
+    #[error(
+        "failed to sample `{event}` with a period of {period}: the period must be {min} to \
+        {PERIOD_MAX}"
+    )]
     Period {
         /// What was asked for.
         period: u64,
@@ -43,7 +46,9 @@ pub enum EngineError {
     },
     /// A filter where none is taken.
     #[error(
-        "failed to set the filter of `{event}`: only tracepoints take one\n  it is a tracepoint's expression, as `prev_state != 0` for `tracepoint:sched:sched_switch`"
+        "failed to set the filter of `{event}`: only tracepoints have filters\n  a filter is an \
+         expression over a tracepoint's fields, such as `prev_state != 0` for \
+         `tracepoint:sched:sched_switch`"
     )]
     NoFilter {
         /// The event.
@@ -51,7 +56,8 @@ pub enum EngineError {
     },
     /// A filter that cannot be one.
     #[error(
-        "failed to set the filter of `{event}`: it is longer than {FILTER_BYTES_MAX} bytes, or has a NUL"
+        "failed to set the filter of `{event}`: the filter is longer than {FILTER_BYTES_MAX} \
+         bytes, or has a NUL"
     )]
     BadFilter {
         /// The event.
@@ -84,7 +90,7 @@ pub enum EngineError {
     },
     /// The kernel waits for a file system that does not answer.
     #[error(
-        "failed to open `{event}`: the file system of the program has not answered for {} s",
+        "failed to open `{event}`: the program's file system has not answered for {} s",
         FILE_WAIT.as_secs()
     )]
     Late {
@@ -114,16 +120,19 @@ pub enum EngineError {
         event: String,
     },
     /// Rings of other captures have the memory.
-    #[error("no memory is left for rings of captures: `{used}` bytes are in use")]
+    #[error(
+        "failed to allocate ring buffers for the capture: other captures already use {used} \
+        bytes for theirs\n  wait until one ends, or cancel one"
+    )]
     Memory {
         /// By other captures.
         used: u64,
     },
     /// As many run as may.
-    #[error("{CAPTURES_MAX} captures run, which is the most")]
+    #[error("failed to start the capture: {CAPTURES_MAX} captures run already, which is the limit")]
     Captures,
     /// Its id is taken.
-    #[error("capture `{0}` runs already")]
+    #[error("failed to start capture `{0}`: it runs already")]
     Running(u64),
 }
 
@@ -164,7 +173,8 @@ fn is_gone(error: &io::Error) -> bool {
 
 /// What a filter looks like, on a line of its own.
 fn told(fields: &[String]) -> String {
-    let form = "\n  it compares fields with numbers or text, as in `prev_state != 0 && prev_comm ~ \"ng*\"`";
+    let form = "\n  a filter compares fields with numbers or text, such as `prev_state != 0 && \
+        prev_comm ~ \"ng*\"`";
     match fields {
         [] => form.to_owned(),
         _ => format!("{form}; the fields are `{}`", fields.join("`, `")),

@@ -18,7 +18,9 @@ use symbolize::open::{self, Links, Root};
 pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Why a name that is there is no function.
-const INDIRECT: &str = ": its symbol is that of code which chooses one of several functions when the program is loaded (STT_GNU_IFUNC)\n  name the one that is chosen, as `__memmove_avx_unaligned_erms` for `memcpy`";
+const INDIRECT: &str = ": its symbol is a resolver (STT_GNU_IFUNC), which picks one of several \
+    functions when the program is loaded\n  name that function, such as \
+    `__memmove_avx_unaligned_erms` for `memcpy`";
 
 /// A function of a program as a source of samples. Waits for one of `files`.
 pub(super) fn source(
@@ -90,7 +92,10 @@ fn look(binary: &Path, function: &str) -> Result<Looked, EventError> {
             Looked::At(uprobe)
         }
         Ok(FunctionLocation::NotThere) => Looked::Nowhere(""),
-        Ok(FunctionLocation::Stripped) => Looked::Nowhere(": its names of functions are stripped"),
+        Ok(FunctionLocation::Stripped) => Looked::Nowhere(
+            ": the file is stripped of function \
+            names",
+        ),
         Ok(FunctionLocation::Indirect) => Looked::Nowhere(INDIRECT),
         Err(source) => {
             return Err(EventError::Image {
@@ -195,7 +200,11 @@ mod tests {
             .display()
             .to_string();
         for (binary, function, expected) in [
-            (&*own, "no_such_function", "no function `no_such_function`"),
+            (
+                &*own,
+                "no_such_function",
+                "failed to find function `no_such_function`",
+            ),
             ("/dev/zero", "main", "failed to set a uprobe"),
             ("/nowhere", "main", "failed to set a uprobe"),
             ("/etc/passwd", "main", "failed to look for functions"),

@@ -339,7 +339,7 @@ fn of_two_hundred_at_once_as_many_run_as_are_allowed() {
         let told = status.message().lines().next().unwrap();
         assert_eq!(
             told,
-            "failed to start the capture: 8 captures run already, as many as `captures.max` allows"
+            "failed to start the capture: 8 captures run already, the limit of `captures.max`"
         );
     }
     assert_eq!(rig.captures.running(), 8);
@@ -411,7 +411,7 @@ fn a_process_that_ends_ends_its_capture() {
     child.wait().unwrap();
     let result = all(&mut messages).result.unwrap();
     assert_eq!(result.state(), CaptureState::Cancelled);
-    assert_eq!(result.error, "the process that was captured ended");
+    assert_eq!(result.error, "the captured process ended");
     assert_eq!(result.notices, ["nothing was sampled"]);
 }
 
@@ -440,10 +440,9 @@ fn a_cgroup_that_is_made_again_is_followed_and_told() {
         panic!("{:?}", result.notices);
     };
     assert_eq!(rings, "rings are small", "once");
-    let expected = "the cgroup was removed and made again 2 times: it was followed, and at least 42 ms of CPU time \
-                    that the new one used before are missing";
+    let expected = "the cgroup was removed and created again 2 times: the capture followed it, and at least 42 ms of CPU time of the new cgroup are missing";
     assert_eq!(followed, expected);
-    assert!(gone.starts_with("the target was gone after "), "{gone}");
+    assert!(gone.starts_with("the target disappeared after "), "{gone}");
 }
 
 #[test]
@@ -480,7 +479,7 @@ fn waits_that_come_too_often_end_their_capture_with_what_there_is() {
     let error = "threads switch more often than `captures.switches_max` allows";
     assert_eq!(result.error, error);
     let told = &result.notices[0];
-    assert!(told.contains("are more than the 10 that"), "{told}");
+    assert!(told.contains("exceed the 10 that"), "{told}");
 }
 
 #[test]

@@ -146,7 +146,7 @@ pub fn pod_status(bytes: &[u8], chosen: &[Box<str>]) -> Result<ContainerAnswer, 
 }
 
 fn malformed(_: prost::DecodeError) -> Error {
-    Error::Malformed("it is not the message it should be".into())
+    Error::Malformed("it is an unexpected message".into())
 }
 
 fn of_container(status: &ContainerStatus, chosen: &[Box<str>]) -> ContainerAnswer {
@@ -335,7 +335,7 @@ fn failed(status: &Status) -> Error {
         // What tonic says of messages beyond the bound.
         Code::OutOfRange | Code::ResourceExhausted => Error::TooLong,
         Code::Unavailable | Code::Cancelled => Error::Broken("the connection ended".into()),
-        Code::Internal => Error::Broken("it is not the protocol".into()),
+        Code::Internal => Error::Broken("it violates the protocol".into()),
         code => Error::Refused(format!("{code:?}").into()),
     }
 }

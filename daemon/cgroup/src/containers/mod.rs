@@ -155,7 +155,7 @@ pub fn clean(text: &str) -> Option<Box<str>> {
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The runtime is not there, which is no failure.
-    #[error("failed to find `{0}`: the runtime is not here, or does not run")]
+    #[error("failed to find `{0}`: the runtime is not installed, or does not run")]
     Absent(Box<Path>),
     /// The socket or file belongs to somebody who could answer what they like.
     #[error("failed to trust `{path}`: its owner is user `{uid}`, not root")]
@@ -170,8 +170,8 @@ pub enum Error {
     Strange(Box<Path>),
     /// The daemon's user may not open it.
     #[error(
-        "failed to open `{0}`: permission denied\nhint: let the daemon's user be in the socket's group \
-         (`SupplementaryGroups=`)"
+        "failed to open `{0}`: permission denied\nhint: add the daemon's user to the socket's \
+         group (`SupplementaryGroups=`)"
     )]
     Denied(Box<Path>),
     /// Nobody listens, or the file cannot be read.
@@ -183,19 +183,19 @@ pub enum Error {
         source: io::Error,
     },
     /// No answer within [`ASK_MAX`].
-    #[error("failed to get an answer within {} ms", ASK_MAX.as_millis())]
+    #[error("failed to ask the runtime: no answer within {} ms", ASK_MAX.as_millis())]
     Late,
     /// The connection broke, or what came is not the protocol.
-    #[error("failed to ask: {0}")]
+    #[error("failed to ask the runtime: {0}")]
     Broken(Box<str>),
     /// The runtime said no.
-    #[error("failed to ask: the runtime answered `{0}`")]
+    #[error("failed to ask the runtime: it answered `{0}`")]
     Refused(Box<str>),
     /// More than [`ANSWER_BYTES_MAX`], and nothing useful before the cut.
-    #[error("failed to read the answer: it is longer than {ANSWER_BYTES_MAX} bytes")]
+    #[error("failed to read the runtime's answer: it is longer than {ANSWER_BYTES_MAX} bytes")]
     TooLong,
     /// It is not what it should be.
-    #[error("failed to read the answer: {0}")]
+    #[error("failed to read the runtime's answer: {0}")]
     Malformed(Box<str>),
 }
 
@@ -310,10 +310,11 @@ impl ProviderCounts {
                 "containers_unnamed",
                 Severity::Info,
                 format!(
-                    "{unnamed} times a container stayed without name and image: the daemon's user may \
-                     not open the socket of its runtime. Samples are complete, and have the id"
+                    "{unnamed} times a container got no name and image: the daemon's user may not \
+                     open the socket of the container runtime. Samples are complete and have the \
+                     container id"
                 ),
-                "let the daemon's user be in the socket's group (systemctl edit fleetprofd: \
+                "add the daemon's user to the socket's group (systemctl edit fleetprofd: \
                  SupplementaryGroups=docker), or set containers.metadata: false",
             )
         })

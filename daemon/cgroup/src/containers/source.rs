@@ -77,8 +77,8 @@ pub struct Source {
 /// Why a text is no source.
 #[derive(Debug, thiserror::Error)]
 #[error(
-    "failed to read source `{0}`: it is `KIND:/PATH` with docker, podman or cri for a socket, and \
-     docker-files, bundles or storage for a directory"
+    "failed to read source `{0}`: expected `KIND:/PATH`, where KIND is docker, podman or cri for a \
+     socket, or docker-files, bundles or storage for a directory"
 )]
 pub struct SourceError(String);
 

@@ -61,13 +61,13 @@ const UNKNOWN_COMMAND: u32 = 0x8013_1385;
 #[derive(Debug, thiserror::Error)]
 pub enum DotNetError {
     /// The process ended, or another has its pid.
-    #[error("the process is gone")]
+    #[error("the process has ended")]
     Gone,
     /// It is something else.
-    #[error("the process is no .NET")]
+    #[error("the process is not a .NET process")]
     NotDotNet,
     /// Its own user told it to.
-    #[error("the process was told to write a map when it started")]
+    #[error("the process already writes a map, by its own settings")]
     OwnMap,
     /// The daemon may not act as the process's user.
     #[error(
@@ -81,7 +81,7 @@ pub enum DotNetError {
         source: io::Error,
     },
     /// Its temporary directory cannot be worked in.
-    #[error("failed to use the process's directory for temporary files")]
+    #[error("failed to use the process's temporary directory")]
     ProcessTmpDir(#[source] io::Error),
     /// Something else lies where it will write.
     #[error("`/tmp/{name}` in the process's root is not the process's own file")]
@@ -104,13 +104,13 @@ pub enum DotNetError {
         code: u32,
     },
     /// It said yes, and nothing is where maps are looked for.
-    #[error("the runtime says it writes a map, and there is none in /tmp")]
+    #[error("the runtime reports that it writes a map, but there is none in /tmp")]
     NoMap,
 }
 
 fn refusal(code: u32) -> String {
     match code {
-        UNKNOWN_COMMAND => "it does not know the command: .NET 8 and later do".to_owned(),
+        UNKNOWN_COMMAND => "it does not know the command: .NET 8 or later is needed".to_owned(),
         code => format!("error {code:#010x}"),
     }
 }

@@ -166,7 +166,7 @@ impl DotNetProcesses {
             match blocking_pool::alone(THREAD, move || writing.end()) {
                 Some(ending) => self.ending.push(ending),
                 None => tracing::warn!(
-                    "no thread can be had: a .NET process goes on writing its perf map"
+                    "failed to start a thread: a .NET process keeps writing its perf map"
                 ),
             }
         }

@@ -118,7 +118,7 @@ fn a_refusal_has_its_reason() {
     let server = Recorded::new(&[Answer::No(UNKNOWN_COMMAND), Answer::No(0x8013_1515)]);
     let error = server.enable().expect_err("it refuses");
     assert!(error.is_final());
-    assert!(error.to_string().contains(".NET 8 and later"), "{error}");
+    assert!(error.to_string().contains(".NET 8 or later"), "{error}");
     let error = server.enable().expect_err("it refuses");
     assert!(!error.is_final() && error.to_string().contains("0x80131515"));
 }

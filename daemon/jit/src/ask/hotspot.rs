@@ -55,16 +55,16 @@ const COMMAND: &[u8] = b"1\0jcmd\0Compiler.perfmap\0\0\0";
 #[derive(Debug, thiserror::Error)]
 pub enum AttachError {
     /// The process ended, or another has its pid.
-    #[error("the process is gone")]
+    #[error("the process has ended")]
     Gone,
     /// It is something else.
-    #[error("the process is no HotSpot JVM")]
+    #[error("the process is not a HotSpot JVM")]
     NotHotSpot,
     /// Switched off in the JVM.
-    #[error("the JVM refuses attaching (-XX:+DisableAttachMechanism)")]
+    #[error("attaching to the JVM is disabled (-XX:+DisableAttachMechanism)")]
     SwitchedOff,
     /// There is no socket, and the signal would reach the program or end it.
-    #[error("the JVM leaves signals to its program (-Xrs) and its socket is gone")]
+    #[error("the JVM leaves signals to its program (-Xrs), and its socket is gone")]
     NoSignals,
     /// The process has no handler for the signal.
     #[error("the JVM does not handle SIGQUIT yet")]
@@ -91,13 +91,13 @@ pub enum AttachError {
         name: String,
     },
     /// An agent in the JVM is writing a map.
-    #[error("the JVM is writing a map of its own")]
+    #[error("the JVM writes a map by its own settings")]
     OwnMap,
     /// It has the signal and no socket yet.
     #[error("the JVM did not open its socket within {} s", LISTEN_MAX.as_secs())]
     Slow,
     /// It got the signal before and still has no socket. It is not asked again.
-    #[error("the JVM did not open its socket when it was asked to")]
+    #[error("the JVM did not open its socket on request")]
     Deaf,
     /// It cannot be talked to.
     #[error("failed to talk to the JVM")]
@@ -111,7 +111,7 @@ pub enum AttachError {
         words: String,
     },
     /// It said yes and there is nothing.
-    #[error("the JVM says it wrote its map, and there is none")]
+    #[error("the JVM reports that it wrote its map, but there is none")]
     NoMap,
 }
 

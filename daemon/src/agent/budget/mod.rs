@@ -311,7 +311,7 @@ impl Agent {
                 self.sampling.sample_with(rings, facts, false);
             }
             Err(reason) => {
-                tracing::debug!(reason, bytes, "more of each stack cannot be copied");
+                tracing::debug!(reason, bytes, "failed to copy more of each stack");
                 budget.counts.copies_refused += 1;
                 if raises {
                     budget.copies.refused(now);
@@ -464,7 +464,7 @@ impl Agent {
             let still = match cpu.used_ppm() {
                 Some(used) if used > cpu.budget_ppm() && cpu.level() == cpu.lowest() => {
                     format!(
-                        ". It still uses {}, and there is no lower step",
+                        ". It still uses {}, and cannot reduce further",
                         percent(used)
                     )
                 }
@@ -492,7 +492,7 @@ impl Agent {
             list.push(Degradation::new(
                 "cpu_budget_refused",
                 Severity::Warning,
-                format!("sampling could not be changed to keep the CPU budget: {reason}"),
+                format!("failed to change sampling to keep the CPU budget: {reason}"),
                 "journalctl -u fleetprofd",
             ));
         }
@@ -520,18 +520,18 @@ fn memory_degradation(memory: &MemoryGovernor, reason: &str, age: Duration) -> O
         Some(used) => {
             let used = used.div_ceil(1 << 20);
             let next = match memory.level() {
-                memory::LOWEST => "there is no lower step",
-                _ => "a lower step follows if it stays so",
+                memory::LOWEST => "it cannot reduce further",
+                _ => "it reduces further if this continues",
             };
             let message = format!(
-                "the daemon holds less to keep its memory budget: {bounds}. It still uses {used} MiB, \
-                 {allowed} MiB allowed, and {next} ({age} ago: {reason})"
+                "the daemon keeps less in memory to stay within its budget: {bounds}. It still \
+                 uses {used} MiB of {allowed} MiB, and {next} ({age} ago: {reason})"
             );
             (message, used)
         }
         None => (
             format!(
-                "the daemon keeps its memory budget by holding less: {bounds}. It uses {} MiB now \
+                "the daemon keeps its memory budget by keeping less: {bounds}. It uses {} MiB now \
                  ({age} ago: {reason})",
                 memory.used().unwrap_or_default().div_ceil(1 << 20)
             ),
@@ -644,8 +644,8 @@ mod tests {
     fn memory_that_is_over_its_budget_at_the_last_step_is_not_called_kept() {
         let said = memory_said(&[(100, 180)]).expect("it is over");
         assert!(!said.message.contains("keeps"), "{}", said.message);
-        let end = ". It still uses 180 MiB, 100 MiB allowed, and there is no lower step (8 min ago: \
-                   180 MiB used then, 100 MiB allowed)";
+        let end = ". It still uses 180 MiB, 100 MiB allowed, and it cannot reduce further (8 min \
+                   ago: 180 MiB used then, 100 MiB allowed)";
         assert!(said.message.ends_with(end), "{}", said.message);
         assert!(
             said.remedy.contains("budget.memory_mib above 180 "),

@@ -11,22 +11,22 @@ pub(super) fn families(agent: &Agent) -> impl Iterator<Item = Family> {
 }
 
 metrics::rows! { CAPTURES: Agent;
-    /// Captures that run now.
+    /// Captures running now.
     Gauge fleetprof_captures_running = |agent| agent.captures.get().map_or(0, |all| all.running());
-    /// Memory of the samples of captures that run.
+    /// Memory for samples of running captures.
     Gauge fleetprof_captures_bytes = |agent| agent.captures_bytes() as u64;
-    /// Times a capture went on with a cgroup that was removed and made again.
+    /// Times a capture followed a cgroup that was removed and created again.
     Counter fleetprof_captures_followed_total = |agent| count(agent, |counts| &counts.followed);
-    /// Times a capture's event happened too often for its period and went on with a longer one.
+    /// Times a capture raised its period because its event happened too often.
     Counter fleetprof_captures_slowed_total = |agent| count(agent, |counts| &counts.slowed);
-    /// Captures of waits that ended because threads switched more often than captures.switches_max
-    /// allows.
+    /// Off-CPU captures that ended early because threads switched more often than
+    /// captures.switches_max allows.
     Counter fleetprof_captures_excessive_total = |agent| count(agent, |counts| &counts.excessive);
-    /// Samples that captures took which ended.
+    /// Samples taken by captures that have ended.
     Counter fleetprof_captures_samples_total = |agent| count(agent, |counts| &counts.samples);
-    /// CPU time of the threads that sample and name that captures took; not governed.
+    /// CPU time that captures used in the sampling and naming threads; no budget covers it.
     CounterNs fleetprof_captures_cpu_seconds_total = |agent| agent.captures_cpu_ns();
-    /// Captures asked for, by what became of them; those that run are not in it.
+    /// Captures by outcome, without those still running.
     Counter fleetprof_captures_total{outcome} = |agent| [
         ("complete", count(agent, |counts| &counts.complete)),
         ("cancelled", count(agent, |counts| &counts.cancelled)),

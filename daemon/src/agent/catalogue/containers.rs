@@ -9,21 +9,21 @@ pub(super) fn families(counts: &ProviderCounts) -> impl Iterator<Item = Family> 
 }
 
 metrics::rows! { CONTAINERS: ProviderCounts;
-    /// Containers whose runtime was asked for name, image and pod.
+    /// Containers for which the daemon asked a runtime for name, image and pod.
     Counter fleetprof_containers_asked_total = |c| &c.asked;
-    /// Of them, those that a runtime knew.
+    /// Containers that a runtime knew.
     Counter fleetprof_containers_found_total = |c| &c.found;
-    /// Of them, those that no runtime could tell of; asked for again later.
+    /// Containers that no runtime knew; the daemon asks again later.
     Counter fleetprof_containers_unknown_total = |c| &c.unknown;
     /// Containers whose first samples were recorded before their runtime answered.
     Counter fleetprof_containers_late_total = |c| &c.late;
-    /// Times a container was not asked for because there were too many new ones.
+    /// Times the daemon did not ask for a container because there were too many new ones.
     Counter fleetprof_containers_deferred_total = |c| &c.deferred;
-    /// Containers forgotten because too many were known.
+    /// Containers dropped from the cache because there were too many.
     Counter fleetprof_containers_evicted_total = |c| &c.evicted;
-    /// Labels of containers left out because there were too many bytes of them.
+    /// Labels of containers dropped because they were too large.
     Counter fleetprof_containers_labels_cut_total = |c| &c.labels_cut;
-    /// Containers whose name or image is known now.
+    /// Containers with a known name or image.
     Gauge fleetprof_containers_known = |c| &c.known;
     /// Calls to container runtimes that failed, by cause.
     Counter fleetprof_containers_failed_total{cause} = |c|

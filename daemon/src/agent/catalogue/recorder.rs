@@ -29,13 +29,13 @@ pub(super) fn families(agent: &Agent) -> Vec<Family> {
 }
 
 metrics::rows! { STATS: RecorderStats;
-    /// Memory of the times of single samples, apart from the flight recorder's.
+    /// Memory for the times of single samples, not counting the flight recorder.
     Gauge fleetprof_recorder_times_bytes = |s| s.times_bytes as u64;
-    /// Memory of the flight recorder.
+    /// Memory used by the flight recorder.
     Gauge fleetprof_recorder_bytes = |s| s.bytes as u64;
-    /// Its budget.
+    /// Memory budget of the flight recorder.
     Gauge fleetprof_recorder_budget_bytes = |s| s.budget_bytes as u64;
-    /// Windows kept.
+    /// Windows in the flight recorder.
     Gauge fleetprof_recorder_windows = |s| s.windows as u64;
     /// What the flight recorder dropped or downsampled, by cause. Unit: windows, or samples.
     Counter fleetprof_recorder_dropped_total{cause} = |s| [
@@ -48,8 +48,8 @@ metrics::rows! { STATS: RecorderStats;
 }
 
 metrics::rows! { QUALITY: Quality;
-    /// Samples that are missing or incomplete in profiles, by cause. Why stacks are truncated:
-    /// fleetprof_stack_ends_total.
+    /// Samples that are missing or incomplete in profiles, by cause. See fleetprof_stack_ends_total
+    /// for why stacks are truncated.
     Counter fleetprof_samples_missed_total{cause} = |quality| missed(quality);
 }
 
@@ -84,10 +84,10 @@ fn missed(quality: &Quality) -> [(&'static str, u64); 10] {
 }
 
 metrics::rows! { OUTCOMES: Outcomes;
-    /// Samples by how their stack ended; agent-ctl doctor explains each.
+    /// Samples by how their stack ended; agent-ctl doctor explains each value.
     Counter fleetprof_stack_ends_total{end} = |outcomes|
         StackEnd::ALL.iter().map(|&end| (end.word(), outcomes.ended(end)));
-    /// Samples whose leaf frame has no symbol, by reason; agent-ctl doctor explains each.
+    /// Samples whose leaf frame has no symbol, by reason; agent-ctl doctor explains each value.
     Counter fleetprof_unnamed_leaves_total{reason} = |outcomes| {
         let reasons = Unnamed::ALL.iter().filter(|&&reason| reason != Unnamed::No);
         reasons.map(|&reason| (reason.word(), outcomes.unnamed(reason)))
@@ -95,17 +95,17 @@ metrics::rows! { OUTCOMES: Outcomes;
 }
 
 metrics::rows! { USAGE: UsageStats;
-    /// Names of cgroups dropped because there were too many, or took too much memory.
+    /// Names of cgroups dropped because there were too many, or they took too much memory.
     Counter fleetprof_cgroup_names_evicted_total = |usage| usage.names.evicted;
-    /// Cgroups with samples that no source could name.
+    /// Cgroups with samples but without a name from any source.
     Counter fleetprof_cgroup_names_unknown_total = |usage| usage.names.unknown;
     /// CPU time of the host in closed windows, as the kernel accounts it.
     Counter fleetprof_host_cpu_ns_total = |usage| usage.host_ns;
-    /// Readings of the kernel's CPU accounting of a cgroup.
+    /// Reads of the kernel's CPU accounting of a cgroup.
     Counter fleetprof_cgroup_readings_total = |usage| usage.reads;
-    /// Cgroups whose last reading was dropped because there were too many.
+    /// Cgroups whose last read was dropped because there were too many.
     Counter fleetprof_cgroup_meters_evicted_total = |usage| usage.evicted;
-    /// Cgroups that had samples in a window and no reading for it, by cause.
+    /// Cgroups with samples in a window but without CPU accounting for it, by cause.
     Counter fleetprof_cgroup_unmeasured_total{cause} = |usage| [
         ("bound", usage.over_bound),
         ("unknown", usage.unmeasured.saturating_sub(usage.over_bound)),
@@ -113,15 +113,14 @@ metrics::rows! { USAGE: UsageStats;
 }
 
 metrics::rows! { COVERAGE: ((Ledger, Covered), Option<Cause>);
-    /// Part of the CPU time accounted by the kernel in the last minute that was sampled; absent
-    /// when nothing was measured. Unit: millionths.
+    /// Part of the CPU time in the kernel's accounting of the last minute that was sampled; absent
+    /// if nothing was measured. Unit: millionths.
     Gauge fleetprof_coverage_recent_ppm{..} = |((ledger, _), _)| {
         let share = ledger.coverage().share();
         let ppm = share.map(|share| (share * 1e6).round() as u64);
         ppm.map(|ppm| (Vec::new(), ppm.into())).into_iter().collect()
     };
-    /// 1 when so much of the last minute is missing that profiles of it mislead, by its largest
-    /// cause.
+    /// 1 if so much of the last minute is missing that its profiles mislead, by the largest cause.
     Gauge fleetprof_coverage_low{cause} = |&(_, low)|
         Cause::ALL.map(|cause| (cause.word(), u64::from(low == Some(cause))));
 }

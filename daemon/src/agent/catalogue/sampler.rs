@@ -10,35 +10,34 @@ pub(super) fn families(sampler: &SamplerHandle, facts: &Facts) -> impl Iterator<
 }
 
 metrics::rows! { SAMPLER: SamplerHandle;
-    /// Cgroups made whose paths found no room; they are named from the tree, if they are still
-    /// there.
+    /// Created cgroups whose paths found no room; the daemon names them from the cgroup tree if
+    /// they still exist.
     Counter fleetprof_cgroups_refused_total = |s| &s.cgroups_refused;
-    /// Commands to the sampler thread that found its queue full.
+    /// Commands dropped because the queue of the sampler thread was full.
     Counter fleetprof_sampler_commands_refused_total = |s| &s.commands_refused;
-    /// Samples folded, the idle loop's left out.
+    /// Samples folded, not counting the idle loop.
     Counter fleetprof_samples_total = |s| &s.samples;
     /// Times the sampler thread woke up.
     Counter fleetprof_sampler_wakeups_total = |s| &s.wakeups;
-    /// Times a window went on because the symbolizer was not ready for it.
+    /// Times a window was extended because the symbolizer was not ready.
     Counter fleetprof_batches_deferred_total = |s| &s.deferred_batches;
-    /// Executables that found the opening queue full, to be announced again.
+    /// Executables that found the queue for opening files full; they are announced again.
     Counter fleetprof_files_deferred_total = |s| &s.deferred.files;
-    /// Processes with generated code that found the queue of fp-jit full, to be told of again.
+    /// Processes with generated code that found the queue of fp-jit full; they are announced again.
     Counter fleetprof_code_notices_deferred_total = |s| &s.deferred.notices;
-    /// Records that came after younger ones had been used.
+    /// Records that arrived after newer records had been processed.
     Counter fleetprof_records_late_total = |s| &s.late_records;
-    /// Records skipped because their bytes made no sense.
+    /// Records skipped because they were damaged.
     Counter fleetprof_records_malformed_total = |s| &s.malformed_records;
-    /// Times a ring buffer was full, did not move for seconds, and was flushed.
+    /// Times a ring buffer was full and stuck for seconds, and was flushed.
     Counter fleetprof_rings_flushed_total = |s| &s.rings_flushed;
-    /// Times the sampler closed ring buffers itself because the thread that does it stood still.
+    /// Times the sampler closed ring buffers itself because the thread for that was stuck.
     Counter fleetprof_rings_closed_by_sampler_total = |s| &s.rings_closed;
-    /// Records that found no room in a ring buffer that did not move, out of those lost.
+    /// Lost records that found no room in a stuck ring buffer.
     Counter fleetprof_records_lost_stalled_total = |s| &s.lost_stalled;
-    /// Records of processes, mappings and names that found no room in the ring buffers of their
-    /// own.
+    /// Records of processes, mappings and names that found no room in their ring buffers.
     Counter fleetprof_side_band_records_lost_total = |s| &s.lost_side_band;
-    /// Kernel modules and BPF programs that came or went.
+    /// Kernel modules and BPF programs that were loaded or unloaded.
     Counter fleetprof_kernel_code_changes_total = |s| &s.kernel_code_changes;
 }
 
@@ -47,13 +46,13 @@ metrics::rows! { FACTS: Facts;
     Counter fleetprof_cpu_samples_total{cpu} = |f| by_cpu(f, |cpu| cpu.samples);
     /// Records that found no room in the ring buffer, by CPU.
     Counter fleetprof_cpu_lost_total{cpu} = |f| by_cpu(f, |cpu| cpu.lost);
-    /// Samples estimated to have been lost or not taken while throttled, by CPU.
+    /// Estimated samples lost, or not taken while throttled, by CPU.
     Counter fleetprof_cpu_missed_samples_total{cpu} = |f| by_cpu(f, |cpu| cpu.missed);
     /// Times the kernel throttled the event, by CPU.
     Counter fleetprof_cpu_throttled_total{cpu} = |f| by_cpu(f, |cpu| cpu.throttled);
     /// Processes known.
     Gauge fleetprof_processes = |f| f.processes_known as u64;
-    /// What the process table refused or had to guess, by cause.
+    /// Entries that the process table refused or had to guess, by cause.
     Counter fleetprof_process_table_refused_total{cause} = |f| [
         ("process_unannounced", f.processes.unannounced),
         ("process_bound", f.processes.refused),

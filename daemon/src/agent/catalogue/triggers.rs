@@ -16,32 +16,32 @@ pub(super) fn families(agent: &Agent) -> Vec<Family> {
 }
 
 metrics::rows! { PINS: Pins;
-    /// Times that minutes of the recorder were pinned.
+    /// Pins created.
     Counter fleetprof_pins_opened_total = |c| &c.counts.opened;
-    /// Pins removed because recorder.pins_mib was used up, the oldest of the trigger that takes
-    /// most first.
+    /// Pins removed because recorder.pins_mib was used up; the trigger whose pins take most loses
+    /// its oldest first.
     Counter fleetprof_pins_dropped_total = |c| &c.counts.dropped;
-    /// Pins that ended before their time: over their share or recorder.pins_mib, or the disk took
-    /// nothing for too long.
+    /// Pins that ended early because their share or recorder.pins_mib was used up, or the disk
+    /// failed for too long.
     Counter fleetprof_pins_cut_total = |c| &c.counts.cut;
-    /// Pins that could not be read, or not to their end.
+    /// Pins that could not be read, or only in part.
     Counter fleetprof_pins_damaged_total = |c| &c.counts.damaged;
-    /// Writes of pins that failed; what was to be written waits in memory.
+    /// Failed writes of pins; their data waits in memory.
     Counter fleetprof_pins_failed_writes_total = |c| &c.counts.failed_writes;
-    /// Pins that were uploaded to the collector; one whose capture came later twice.
+    /// Pins uploaded to the collector; a pin whose capture came later counts twice.
     Counter fleetprof_pins_uploaded_total = |c| &c.counts.uploaded;
-    /// Pins that stay on this host alone: the collector refused them, or they cannot be read.
+    /// Pins that stay only on this host because the collector refused them, or they cannot be read.
     Counter fleetprof_pins_refused_total = |c| &c.counts.refused;
-    /// Tries to upload a pin to the collector that failed; they are repeated.
+    /// Failed attempts to upload a pin to the collector; the daemon retries.
     Counter fleetprof_pins_upload_failures_total = |c| &c.counts.upload_failures;
-    /// Bytes of all pins.
+    /// Disk space of all pins.
     Gauge fleetprof_pins_bytes = |c| c.bytes().0;
-    /// Pins that are kept.
+    /// Pins on disk.
     Gauge fleetprof_pins = |c| c.len() as u64;
 }
 
 metrics::rows! { TRIGGERS: Triggers;
-    /// Times the targets of all triggers were looked at.
+    /// Times the targets of all triggers were checked.
     Counter fleetprof_trigger_looks_total = |t| &t.looks;
     /// Captures of triggers that could not be started or kept.
     Counter fleetprof_trigger_captures_failed_total = |t| &t.captures_failed;
@@ -49,10 +49,10 @@ metrics::rows! { TRIGGERS: Triggers;
 
 // By name of the trigger, which the configuration gives.
 metrics::rows! { TALLIES: BTreeMap<String, Tally>;
-    /// Times that a trigger fired.
+    /// Times a trigger fired.
     Counter fleetprof_trigger_fired_total{trigger} = |tallies|
         tallies.iter().map(|(name, tally)| (name.clone(), tally.fired));
-    /// Times that a trigger was kept from firing, or from pinning when it fired, by cause.
+    /// Times a trigger did not fire, or fired without a pin, by cause.
     Counter fleetprof_trigger_suppressed_total{..} = |tallies| {
         let causes = tallies.iter().flat_map(|(name, tally)| {
             let counts = [

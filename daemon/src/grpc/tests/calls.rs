@@ -212,7 +212,7 @@ async fn bad_questions_are_told_why() {
                 matchers: vec![matcher(agent::MatchOp::Equal, "x"); profile::FILTERS_MAX + 1],
                 ..Default::default()
             },
-            "failed to take 65 matchers",
+            "failed to use 65 matchers",
         ),
         (
             agent::QueryProfileRequest {

@@ -242,7 +242,7 @@ fn what_contradicts_itself_is_no_table() {
         for byte in [4, 6, 7] {
             let mut bytes = good.clone();
             bytes[byte] ^= 4;
-            refused(&bytes, 0x40_0000, "another kind of machine");
+            refused(&bytes, 0x40_0000, "another architecture");
         }
     }
 }

@@ -116,7 +116,7 @@ fn inlined_functions_nested_without_end_do_not_reach_the_library() {
             .map_err(|error| error.to_string());
         assert_eq!(
             refused,
-            Err("failed to take the debug information".to_owned())
+            Err("failed to use the debug information".to_owned())
         );
     }
 }

@@ -27,7 +27,7 @@ pub enum PageError {
     #[error("failed to read the page: there is no profile in it")]
     NoData,
     /// The data is damaged, or of another version.
-    #[error("failed to read the page: {0}")]
+    #[error("failed to parse the data of the page")]
     Parse(#[from] serde_json::Error),
     /// Columns that do not go together.
     #[error("failed to read the page: node {at} has {what}")]
@@ -168,10 +168,14 @@ fn frames(data: &Data, profile: &mut Profile) -> Vec<FrameId> {
 fn finish(mut profile: Profile, data: Data) -> Import {
     let mut notes = Vec::new();
     if data.before.is_some() {
-        notes.push("the page compares two profiles: the second one was read".to_owned());
+        notes.push("the page compares two profiles: only the second one was read".to_owned());
     }
     if data.times.is_some() {
-        notes.push("the page has its times by cells of its heat map: they are left out".to_owned());
+        notes.push(
+            "the page has sample times only as cells of its heat map: they are left \
+            out"
+            .to_owned(),
+        );
     }
     let unit = data.unit;
     let Some(about) = data.about else {

@@ -16,7 +16,7 @@ pub const STACK_FRAMES_MAX: usize = 4096;
 #[derive(Debug, thiserror::Error)]
 pub enum JsonError {
     /// It is no JSON, or lacks a key.
-    #[error("failed to parse JSON: {0}")]
+    #[error("failed to parse JSON")]
     Parse(#[from] serde_json::Error),
     /// It is of another schema.
     #[error("failed to read JSON: its schema is `{0}`, expected `{SCHEMA}`")]
@@ -33,11 +33,11 @@ pub enum JsonError {
     #[error("failed to read JSON: there is no frame `{0}`")]
     Frame(usize),
     /// A stack has more frames than are taken.
-    #[error("failed to read JSON: stack is deeper than `{STACK_FRAMES_MAX}` frames")]
+    #[error("failed to read JSON: a stack is deeper than {STACK_FRAMES_MAX} frames")]
     TooDeep,
     /// Columns of moments differ in length, name samples that are not there, or go beyond the time
     /// covered.
-    #[error("failed to read JSON: moment `{0}` has no sample, or is not in the time covered")]
+    #[error("failed to read JSON: moment `{0}` has no sample, or is outside the covered time")]
     Moment(usize),
 }
 

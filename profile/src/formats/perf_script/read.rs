@@ -29,7 +29,8 @@ const LINES_TRIED: usize = 200;
 pub enum PerfScriptError {
     /// No line is an event.
     #[error(
-        "failed to read perf script text: no event in `{lines}` lines; line {line} is neither event nor frame"
+        "failed to read perf script text: no event in {lines} lines; line {line} is neither an \
+         event nor a frame"
     )]
     NoEvents {
         /// Lines of the text.
@@ -89,7 +90,7 @@ pub fn read(text: &str) -> Result<Import, PerfScriptError> {
         });
     }
     if !text.ends_with('\n') {
-        let note = "the text ends in the middle of a line: its last stack may be cut";
+        let note = "the text ends in the middle of a line: the last stack may be incomplete";
         reader.notes.push(note.to_owned());
     }
     Ok(reader.finish())
@@ -292,14 +293,14 @@ impl<'t> Reader<'t> {
             (
                 self.skipped,
                 format!(
-                    "lines that are neither event nor frame were left out, the first is line {}",
+                    "lines that are neither events nor frames were skipped, the first is line {}",
                     self.first_skipped
                 ),
             ),
             (
                 self.other_events,
                 format!(
-                    "samples of other events than `{}` were left out",
+                    "samples of events other than `{}` were skipped",
                     self.profile.info.event
                 ),
             ),
@@ -318,7 +319,7 @@ impl<'t> Reader<'t> {
             .extend(some.map(|(count, what)| format!("{count} {what}")));
         let start_ns = self.profile.info.start_unix_ns;
         if !self.events.is_empty() && is_dateless(start_ns) {
-            let note = "times count from the start of the machine, not from a date";
+            let note = "times count from boot, not from a date";
             self.notes.push(note.to_owned());
         }
     }

@@ -250,8 +250,8 @@ fn a_text_becomes_samples_with_their_times() {
     assert_eq!(
         import.notes,
         [
-            "1 samples of other events than `cpu-clock` were left out",
-            "times count from the start of the machine, not from a date"
+            "1 samples of events other than `cpu-clock` were skipped",
+            "times count from boot, not from a date"
         ]
     );
 }

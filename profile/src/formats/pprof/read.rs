@@ -39,7 +39,7 @@ pub enum DecodeError {
     #[error("failed to decode pprof")]
     Decode(#[source] prost::DecodeError),
     /// An id or index points nowhere.
-    #[error("failed to decode pprof: {what} `{id}` does not exist")]
+    #[error("failed to decode pprof: there is no {what} `{id}`")]
     Missing {
         /// What it should point to.
         what: &'static str,
@@ -56,7 +56,7 @@ pub enum DecodeError {
         what: &'static str,
     },
     /// Over [`STACK_FRAMES_MAX`] or [`TOTAL_FRAMES_MAX`].
-    #[error("failed to decode pprof: more frames than a profile has, at sample {sample}")]
+    #[error("failed to decode pprof: sample {sample} has too many frames")]
     TooManyFrames {
         /// 0-based number of the sample.
         sample: usize,

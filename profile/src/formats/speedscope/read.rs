@@ -34,7 +34,7 @@ const TOTAL_FRAMES_MAX: usize = 64 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum SpeedscopeError {
     /// It is no JSON, or lacks a key.
-    #[error("failed to parse speedscope JSON: {0}")]
+    #[error("failed to parse speedscope JSON")]
     Parse(#[from] serde_json::Error),
     /// It has none.
     #[error("failed to read speedscope JSON: there is no profile in it")]
@@ -354,21 +354,21 @@ impl Reader {
     fn sampled(&mut self, sampled: &Sampled) -> Result<(), SpeedscopeError> {
         if sampled.samples.len() != sampled.weights.len() {
             let at = sampled.samples.len().min(sampled.weights.len());
-            return self.refuse("sample", at, "there are not as many weights as samples");
+            return self.refuse("sample", at, "it has more or fewer weights than samples");
         }
         let mut start = 0.0;
         for (at, (stack, &weight)) in sampled.samples.iter().zip(&sampled.weights).enumerate() {
             if !weight.is_finite() || weight < 0.0 {
-                return self.refuse("sample", at, "its weight is no length");
+                return self.refuse("sample", at, "its weight is not a valid length");
             }
             if stack.len() > STACK_FRAMES_MAX.min(self.frames_left) {
-                return self.refuse("sample", at, "it has more frames than a profile has");
+                return self.refuse("sample", at, "it has too many frames");
             }
             self.frames_left -= stack.len();
             let mut id = StackId::EMPTY;
             for &index in stack {
                 let Some(&frame) = self.frames.get(index) else {
-                    return self.refuse("sample", at, "a frame of it does not exist");
+                    return self.refuse("sample", at, "it has a frame that does not exist");
                 };
                 id = self.profile.dict.stacks.child(id, frame);
             }
@@ -388,7 +388,7 @@ impl Reader {
         let mut before = evented.start_value;
         for (at, event) in evented.events.iter().enumerate() {
             if !event.at.is_finite() || event.at < before {
-                return self.refuse("event", at, "it is before the one before it");
+                return self.refuse("event", at, "it is earlier than the entry before it");
             }
             let stack = open.last().map_or(StackId::EMPTY, |&(_, stack)| stack);
             if event.at > before && !open.is_empty() {
@@ -401,16 +401,16 @@ impl Reader {
             };
             if event.kind == EventKind::Open {
                 if open.len() == STACK_FRAMES_MAX {
-                    return self.refuse(
-                        "event",
-                        at,
-                        "the stack has more frames than a profile has",
-                    );
+                    return self.refuse("event", at, "the stack has too many frames");
                 }
                 let stack = self.profile.dict.stacks.child(stack, frame);
                 open.push((event.frame, stack));
             } else if open.pop().map(|(opened, _)| opened) != Some(event.frame) {
-                return self.refuse("event", at, "it closes a frame that is not the innermost");
+                return self.refuse(
+                    "event",
+                    at,
+                    "it closes a frame that is not the innermost one",
+                );
             }
         }
         self.unclosed += open.len() as u64;
@@ -454,13 +454,13 @@ impl Reader {
         let mut notes = Vec::new();
         if profiles > 1 {
             notes.push(format!(
-                "{profiles} profiles were taken together, each under its name as the label `{LABEL}`"
+                "{profiles} profiles were merged; the label `{LABEL}` has their names"
             ));
         }
         if self.unclosed > 0 {
             let count = self.unclosed;
             notes.push(format!(
-                "{count} frames were never closed: what they took after the last event is not known"
+                "{count} frames were never closed: their time after the last event is not known"
             ));
         }
         if self.rounded > 0 {

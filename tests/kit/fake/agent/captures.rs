@@ -30,7 +30,7 @@ pub fn ended(behaviour: &Behaviour, request: CaptureRequest) -> CaptureInfo {
         }),
         notices: vec!["the kernel throttled it\x1b[2J".into()],
         error: match behaviour.degraded {
-            true => "the process that was captured ended".into(),
+            true => "the captured process ended".into(),
             false => String::new(),
         },
         request: Some(request),
@@ -45,7 +45,7 @@ pub fn messages(
 ) -> Result<Vec<CaptureResponse>, Status> {
     if request.event == "cycles" {
         return Err(Status::failed_precondition(
-            "this machine does not have it\n  use cpu-clock",
+            "this machine does not support it\n  use cpu-clock",
         ));
     }
     let mut own = match (behaviour.empty, request.lines) {

@@ -595,7 +595,7 @@ impl AgentService for Fake {
         _: Request<LeaveFleetRequest>,
     ) -> Result<Response<LeaveFleetResponse>, Status> {
         self.admit()?;
-        Err(Status::not_found("this host is a member of no fleet"))
+        Err(Status::not_found("this host is not a member of a fleet"))
     }
 }
 

@@ -56,7 +56,7 @@ impl Fake {
         all.push(host(
             "db-3",
             HostState::Lost,
-            "it left: its connection ended",
+            "the connection of the host ended",
         ));
         (all, 1)
     }
