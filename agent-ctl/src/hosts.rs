@@ -122,10 +122,9 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         let left_out = units::count(left_out);
         note!("{left_out} hosts that were last seen longest ago are not shown");
     }
-    match args.trouble {
-        // A gap is no trouble of its host any more, and yet the answer is not complete.
+    // How many hosts and which gaps is in the table, but for hosts that have no trouble any more.
+    match args.trouble && table.fleet.is_partial() {
         true => table.fleet.note(),
-        // How many hosts and which gaps is in the table.
         false => table.fleet.note_damage(),
     }
     Ok(code)

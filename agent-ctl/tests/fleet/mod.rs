@@ -597,7 +597,7 @@ fn an_agent_that_is_taken_for_a_collector_is_told() {
         refuse_status: true,
         ..Behaviour::default()
     });
-    refused(&running.ask(&["status"]), 1, "is no collector");
+    refused(&running.ask(&["status"]), 1, "is not a collector");
 }
 
 #[test]

@@ -208,7 +208,7 @@ export function write(matcher: Matcher): string {
   return `${plain ? matcher.label : quote(matcher.label)}${matcher.op}${quote(matcher.value)}`;
 }
 
-const OPS: Record<MatchOp, Op> = {
+const SENT: Record<MatchOp, Op> = {
   [MatchOp.UNSPECIFIED]: '=',
   [MatchOp.EQUAL]: '=',
   [MatchOp.NOT_EQUAL]: '!=',
@@ -219,7 +219,7 @@ const OPS: Record<MatchOp, Op> = {
 
 /** The text of matchers as they are sent. */
 export function writeSent(matchers: readonly LabelMatcher[]): string {
-  return writeAll(matchers.map(({ label, op, value }) => ({ label, op: OPS[op], value })));
+  return writeAll(matchers.map(({ label, op, value }) => ({ label, op: SENT[op], value })));
 }
 
 /** The text of matchers. */
