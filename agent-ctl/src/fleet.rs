@@ -419,7 +419,7 @@ mod tests {
         assert!(damaged.is_partial());
         assert_eq!(
             damaged.damage().as_deref(),
-            Some("damaged partitions are set aside and missing here: a, b, c and 2 more")
+            Some("damaged partitions were set aside and are missing here: a, b, c and 2 more")
         );
     }
 

@@ -306,7 +306,7 @@ fn what_has_lost_the_labels_of_a_scope_is_left_out_and_said() {
         panic!("{said:?}");
     };
     assert!(
-        said.starts_with("not kept per `host` beyond 99 days"),
+        said.starts_with("data older than 99 days is not kept per `host`"),
         "{said}"
     );
     // Services have kept it.

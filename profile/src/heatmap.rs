@@ -367,7 +367,7 @@ mod tests {
             rows: 50,
         };
         let error = HeatMap::new(&day, asked).unwrap_err();
-        assert!(error.to_string().contains("`86400` columns"), "{error}");
+        assert!(error.to_string().contains("of 86400 columns"), "{error}");
     }
 
     #[test]

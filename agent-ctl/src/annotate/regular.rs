@@ -51,7 +51,8 @@ impl PathHandle {
 
     /// Opens it for reading.
     ///
-    /// # Errors When it is not a regular file, or may not be read.
+    /// # Errors
+    /// When it is not a regular file, or may not be read.
     pub fn open(self) -> Result<File, String> {
         let facts = fstat(&self.0).map_err(|error| error.to_string())?;
         if FileType::from_raw_mode(facts.st_mode) != FileType::RegularFile {

@@ -195,7 +195,7 @@ auth:
 fn data_becomes_coarser_in_the_order_of_its_age() {
     let text = refused("retention: {raw_days: 15}\n");
     assert!(
-        text.contains("`retention.minute_days` is 14 and `retention.raw_days` is 15"),
+        text.contains("`retention.minute_days` is 14, less than `retention.raw_days`, which is 15"),
         "{text}"
     );
     let text = refused("retention: {service_hours_days: 30}\n");

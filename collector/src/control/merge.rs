@@ -647,7 +647,10 @@ mod tests {
             assert_eq!((moments.list.len(), moments.dropped), (10, 10));
         }
         assert_eq!(notices.len(), 1, "{notices:?}");
-        assert!(notices[0].contains("20 of its samples"), "{notices:?}");
+        assert!(
+            notices[0].contains("the times of 20 samples"),
+            "{notices:?}"
+        );
     }
 
     #[test]

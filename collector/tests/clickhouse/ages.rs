@@ -136,7 +136,7 @@ fn where_samples_are_gone_a_scope_that_services_do_not_know_shows_nothing_and_sa
     let (count, said) = seen(&of_host, later);
     assert_eq!((count, said.len()), (0, 1), "{said:?}");
     assert!(
-        said[0].starts_with("not kept per `host` beyond 2 days"),
+        said[0].starts_with("data older than 2 days is not kept per `host`"),
         "{said:?}"
     );
     let (count, said) = seen("unit=web", later);

@@ -152,5 +152,8 @@ fn a_database_of_a_later_version_is_left_alone() {
         .err()
         .unwrap();
     assert!(matches!(error, OpenError::Schema { .. }), "{error}");
-    assert!(error.to_string().contains("schema version 99"), "{error}");
+    assert!(
+        error.to_string().contains("schema version is 99"),
+        "{error}"
+    );
 }

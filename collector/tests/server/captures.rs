@@ -294,7 +294,12 @@ async fn agents_that_restart_in_the_middle_are_lost_and_come_again() {
     let _stays = rig.host("web-2", Does::Answers(3)).await;
     let outcome = rig.capture(request("", LIMIT)).await;
     assert_eq!(outcome.counts(), (2, 1, 0, 1));
-    assert!(outcome.host("web-1").message.contains("it left"));
+    assert!(
+        outcome
+            .host("web-1")
+            .message
+            .contains("the connection of the host ended")
+    );
     assert_eq!(outcome.samples(), 3);
     leaving = {
         drop(leaving);
@@ -322,8 +327,12 @@ async fn a_collector_that_ends_tells_client_and_agents() {
 #[tokio::test]
 async fn what_a_host_sends_wrong_costs_its_own_part_alone() {
     for (does, state, expected) in [
-        (Does::Lies, HostState::Lost, "it left"),
-        (Does::Mumbles, HostState::Lost, "it left"),
+        (Does::Lies, HostState::Lost, "connection of the host ended"),
+        (
+            Does::Mumbles,
+            HostState::Lost,
+            "connection of the host ended",
+        ),
         (Does::Scrambles, HostState::Failed, "is invalid"),
         (
             Does::Stops,
@@ -408,7 +417,7 @@ async fn times_that_find_no_room_are_left_out_and_told() {
     assert_eq!(past.total().count, 7500);
     let shed = past.moments.dropped + own.moments.dropped;
     assert!(shed >= 2500, "{shed}");
-    let told = format!("the times of {shed} samples are left out");
+    let told = format!("no room for the times of {shed} of them");
     assert!(notices.iter().any(|one| one.contains(&told)), "{notices:?}");
     assert_eq!(rig.metrics.control_times_shed.get(), shed);
     let of_hosts = outcome.result.hosts.iter().flat_map(|host| &host.notices);

@@ -67,6 +67,24 @@ const fn word(
     }
 }
 
+/// The key `collector.host_id`.
+pub(super) const fn host_id_key() -> Key<Config> {
+    Key {
+        path: "collector.host_id",
+        kind: Kind::IdOrNull(proto::HOST_ID_BYTES_MAX),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Id of this host at the collector. It must stay the same after a reboot, and be \
+            unique in the fleet. null: a hash of /etc/machine-id, or the host name if that file is \
+            missing.",
+        get: |c| {
+            let id = c.collector.host_id.clone();
+            id.map_or(Value::Null, Value::Text)
+        },
+        put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
+    }
+}
+
 /// The key `collector.host_name`.
 pub(super) const fn host_name_key() -> Key<Config> {
     word(

@@ -2,7 +2,8 @@
 //! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
 
 use super::fleet::{
-    self, address_key, ca_key, cert_key, dir_key, host_name_key, join_key, key_key, name_key,
+    self, address_key, ca_key, cert_key, dir_key, host_id_key, host_name_key, join_key, key_key,
+    name_key,
 };
 use super::protection::{sandbox_key, withhold_key};
 use super::triggers::{ITEMS, Trigger};
@@ -774,20 +775,7 @@ pub const KEYS: &[Key<Config>] = &[
             c.collector.address = address;
         },
     },
-    Key {
-        path: "collector.host_id",
-        kind: Kind::IdOrNull(proto::HOST_ID_BYTES_MAX),
-        unit: "",
-        reload: Reload::Restart,
-        doc: "Id of this host at the collector. It must stay the same after a reboot, and be \
-            unique in the fleet. null: a hash of /etc/machine-id, or the host name if that file is \
-            missing.",
-        get: |c| {
-            let id = c.collector.host_id.clone();
-            id.map_or(Value::Null, Value::Text)
-        },
-        put: |c, v| c.collector.host_id = as_text(&v).map(str::to_owned),
-    },
+    host_id_key(),
     host_name_key(),
     dir_key(),
     join_key(),

@@ -620,12 +620,12 @@ mod tests {
             "tracepoint:../a:b",
         ] {
             assert!(
-                told(text).ends_with("it is written `tracepoint:CATEGORY:NAME`"),
+                told(text).ends_with("expected `tracepoint:CATEGORY:NAME`"),
                 "{text}"
             );
         }
         for text in ["uprobe:/bin/sh", "uprobe:sh:main", "uprobe:/bin/sh:"] {
-            assert!(told(text).contains("it is written `uprobe:"), "{text}");
+            assert!(told(text).contains("expected `uprobe:"), "{text}");
         }
         assert!(told(&format!("uprobe:/{}:main", "x".repeat(5000))).len() < 400);
     }

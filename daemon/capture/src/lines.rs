@@ -97,7 +97,7 @@ mod tests {
         let partly = profile_of(&[&all[..], &rest[..]].concat());
         let text = "80 of 101 samples in native code have a source line; the rest: no debug \
                     information, or over `captures.lines_mib` or the time limit: libc.so.6 (15), \
-                    ld.so (3), files that are not known (2), another file";
+                    ld.so (3), unknown files (2), another file";
         assert_eq!(notice(&partly).as_deref(), Some(text));
         assert_eq!(notice(&profile_of(&rest[..2])), None);
     }

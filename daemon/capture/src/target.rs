@@ -410,7 +410,7 @@ mod tests {
         let found = refused("pid=\"4194999\"", &nowhere());
         assert_eq!(
             found,
-            "failed to find the target: there is no process `4194999` now"
+            "failed to find the target: there is no process `4194999`"
         );
     }
 
@@ -426,7 +426,7 @@ mod tests {
         let found = refused("comm=\"slepp\"", &nowhere());
         child.kill().unwrap();
         child.wait().unwrap();
-        let expected = "failed to find the target: there is no process named `slepp` now\n\
+        let expected = "failed to find the target: there is no process named `slepp`\n\
                         the nearest is `sleep`";
         assert_eq!(found, expected);
     }
@@ -464,7 +464,7 @@ mod tests {
         let (_dir, hierarchy) = tree(&["system.slice/api.service", "system.slice/db.service"]);
         let found = refused("unit=\"apj.service\"", &hierarchy);
         let expected = "failed to find the target: there is no cgroup with \
-                        `unit=\"apj.service\"` now\nthe nearest is `api.service`";
+                        `unit=\"apj.service\"`\nthe nearest is `api.service`";
         assert_eq!(found, expected);
     }
 

@@ -333,7 +333,10 @@ mod tests {
         assert!(advice(&entry, &jit)[0].message.contains("every 60 s"));
         entry.asked = Some(AskReport::failed("needs CAP_SETUID".into()));
         let told = &advice(&entry, &jit)[0];
-        assert!(told.message.ends_with("in vain: needs CAP_SETUID"));
+        assert!(
+            told.message
+                .ends_with("names of its code: needs CAP_SETUID")
+        );
         assert!(told.remedy.contains("fleetprofd-attach.conf"));
     }
 

@@ -250,7 +250,7 @@ mod tests {
             (complete, error.as_str()),
             (
                 false,
-                "it has more than 150 bytes, a quarter of recorder.pins_mib"
+                "the capture has more than 150 bytes, a quarter of recorder.pins_mib"
             )
         );
     }

@@ -39,7 +39,7 @@ async fn who_is_in_no_group_of_the_rules_is_refused_and_named_on_record() {
     let changes = [
         (json!({"groups": ["ALL", "other"]}), "none of"),
         (json!({"groups": []}), "none of"),
-        (json!({"groups": ["all", 7]}), "no texts"),
+        (json!({"groups": ["all", 7]}), "not texts"),
         (json!({"groups": {"all": true}}), "no list"),
         (json!({"groups": many}), "3000 groups"),
         (
@@ -117,7 +117,7 @@ async fn tokens_that_are_none_let_nobody_in() {
     let fake = Fake::start().await;
     let rig = Rig::start(&fake.issuer).await;
     let cases = [
-        (Says::with(200, "id_token=x"), "no JSON"),
+        (Says::with(200, "id_token=x"), "not JSON"),
         (Says::with(200, "[]"), "not an object"),
         (Says::with(200, "{}"), "no ID token"),
         (Says::json(&json!({"id_token": "x"})), "not a signed token"),

@@ -33,7 +33,7 @@ async fn ten_thousand_guesses_are_bounded_and_lock_nobody_out() {
             Code::Unauthenticated => told += 1,
             Code::ResourceExhausted => limited += 1,
             // A connection that nobody proves who they are on is closed after a while.
-            Code::Unknown | Code::Unavailable => {
+            Code::Unknown | Code::Unavailable | Code::Cancelled => {
                 connection = running.connection().await;
                 continue;
             }

@@ -466,7 +466,7 @@ fn an_event_that_happens_too_often_is_sampled_more_rarely_from_then_on() {
     let result = all(&mut messages).result.unwrap();
     let told = &result.notices[0];
     assert!(told.contains("more than 10 on all CPUs"), "{told}");
-    assert!(told.contains("one event in 3000 is sampled"), "{told}");
+    assert!(told.contains("one event in 3000 was sampled"), "{told}");
     assert_eq!(result.notices[1], "rings are small");
 }
 

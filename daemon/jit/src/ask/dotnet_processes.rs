@@ -248,7 +248,7 @@ mod tests {
             reports.extend(more);
             std::thread::yield_now();
         }
-        let failure = AskReport::failed("the process is gone".to_owned());
+        let failure = AskReport::failed("the process has ended".to_owned());
         assert_eq!(reports, [(ProcessId(1), failure)]);
         processes.note(gone(1), true, now);
         processes.tick(now);

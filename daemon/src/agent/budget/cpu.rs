@@ -426,7 +426,7 @@ mod tests {
         let (grace, step) = (GRACE.as_secs() / 60, first.div_ceil(60));
         let said = format!("first {grace} minutes after a start");
         assert!(doc.contains(&said), "{doc}");
-        let said = format!("nearly {step} minutes after it at the earliest");
+        let said = format!("nearly {step} minutes after a start at the earliest");
         assert!(doc.contains(&said), "{first} s: {doc}");
     }
 

@@ -524,7 +524,7 @@ fn memory_degradation(memory: &MemoryGovernor, reason: &str, age: Duration) -> O
                 _ => "it reduces further if this continues",
             };
             let message = format!(
-                "the daemon keeps less in memory to stay within its budget: {bounds}. It still \
+                "the daemon is over its memory budget and holds less in memory: {bounds}. It still \
                  uses {used} MiB of {allowed} MiB, and {next} ({age} ago: {reason})"
             );
             (message, used)
@@ -644,7 +644,7 @@ mod tests {
     fn memory_that_is_over_its_budget_at_the_last_step_is_not_called_kept() {
         let said = memory_said(&[(100, 180)]).expect("it is over");
         assert!(!said.message.contains("keeps"), "{}", said.message);
-        let end = ". It still uses 180 MiB, 100 MiB allowed, and it cannot reduce further (8 min \
+        let end = ". It still uses 180 MiB of 100 MiB, and it cannot reduce further (8 min \
                    ago: 180 MiB used then, 100 MiB allowed)";
         assert!(said.message.ends_with(end), "{}", said.message);
         assert!(

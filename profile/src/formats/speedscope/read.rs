@@ -596,11 +596,11 @@ mod tests {
     #[test]
     fn damage_is_named_with_its_place() {
         for (from, to, expected) in [
-            ("[0,1]", "[0,7]", "profile 1, sample 0: a frame of it"),
+            ("[0,1]", "[0,7]", "profile 1, sample 0: it has a frame"),
             (
                 "[1.5,2.5,0]",
                 "[1.5,2.5]",
-                "sample 2: there are not as many",
+                "sample 2: it has more or fewer weights",
             ),
             ("[1.5,2.5,0]", "[1.5,-1,0]", "sample 1: its weight"),
             ("milliseconds", "fortnights", "no unit `fortnights`"),
@@ -611,7 +611,7 @@ mod tests {
             assert!(error.to_string().contains(expected), "{error}");
         }
         for (from, to, expected) in [
-            (r#""at":5"#, r#""at":1"#, "event 2: it is before"),
+            (r#""at":5"#, r#""at":1"#, "event 2: it is earlier"),
             (r#""C","frame":1"#, r#""C","frame":0"#, "event 2: it closes"),
             (r#""O","frame":1"#, r#""O","frame":9"#, "event 1: its frame"),
         ] {

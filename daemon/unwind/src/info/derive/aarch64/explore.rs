@@ -6,6 +6,7 @@
 use super::frame::Frame;
 use super::instruction::{Flow, Word};
 use hashbrown::HashMap;
+use std::collections::BTreeMap;
 
 /// Length of an instruction. Unit: bytes.
 pub const WORD_BYTES: u32 = 4;
@@ -18,6 +19,9 @@ const FUNCTION_MAX: usize = 64 << 10;
 
 /// Longest code that is followed from a guess. Unit: instructions.
 const GUESSED_MAX: usize = 4096;
+
+/// Most computed jumps that are remembered.
+const SWITCHES_MAX: usize = 32 << 10;
 
 /// Frames of computed jumps that are tried for code behind them.
 const SWITCHES_TRIED: usize = 3;
@@ -209,7 +213,8 @@ struct Explorer<'a, 'c> {
     /// Functions that were guessed.
     guessed: Vec<u32>,
     local: Local,
-    switches: Vec<Way>,
+    /// Jumps to a computed address, and the number of their frame.
+    switches: BTreeMap<u32, u16>,
 }
 
 /// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
@@ -233,7 +238,7 @@ pub fn derive(code: Code<'_, '_>, entry: Option<u32>, entries: &[u32]) -> Derive
         entries,
         guessed: Vec::new(),
         local: Local::default(),
-        switches: Vec::new(),
+        switches: BTreeMap::new(),
     };
     explorer.follow_entries(entry);
     explorer.guess();
@@ -291,12 +296,15 @@ impl Explorer<'_, '_> {
         for (&at, &number) in &self.local.frames {
             self.known[at as usize] = number;
         }
-        self.switches.append(&mut self.local.switches);
+        for Way { at, frame } in self.local.switches.drain(..) {
+            if self.switches.len() < SWITCHES_MAX {
+                self.switches.insert(at, frame);
+            }
+        }
     }
 
     /// Guesses at what nothing known leads to.
     fn guess(&mut self) {
-        self.switches.sort_unstable_by_key(|way| way.at);
         let addresses = self.code.addresses();
         let mut taken: Vec<u32> = addresses
             .filter_map(|(_, _, address)| self.code.place(address))
@@ -333,10 +341,9 @@ impl Explorer<'_, '_> {
     /// Tries frames that code may start with; true when one is confirmed. `taken`: other code has
     /// the address.
     fn guess_at(&mut self, at: u32, taken: bool) -> bool {
-        let before = self.switches.partition_point(|way| way.at < at);
-        let switches = self.switches[..before].iter().rev().take(SWITCHES_TRIED);
+        let switches = self.switches.range(..at).rev().take(SWITCHES_TRIED);
         let mut guesses = vec![Frame::ENTERED];
-        for frame in switches.map(|way| self.frame(way.frame)) {
+        for frame in switches.map(|(_, &number)| self.frame(number)) {
             if !guesses.contains(&frame) {
                 guesses.push(frame);
             }

@@ -71,7 +71,6 @@ fn saved_registers_are_found_from_the_first_instruction_to_the_last() {
             "0 sp+0",
             "1 sp+32 lr at cfa-24 fp at cfa-32",
             "2 sp+32 lr at cfa-24 fp at cfa-32",
-            "3 sp+32 lr at cfa-24 fp at cfa-32",
             "4 sp+0",
         ]
     );
