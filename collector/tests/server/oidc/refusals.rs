@@ -40,7 +40,7 @@ async fn who_is_in_no_group_of_the_rules_is_refused_and_named_on_record() {
         (json!({"groups": ["ALL", "other"]}), "none of"),
         (json!({"groups": []}), "none of"),
         (json!({"groups": ["all", 7]}), "not texts"),
-        (json!({"groups": {"all": true}}), "no list"),
+        (json!({"groups": {"all": true}}), "not a list"),
         (json!({"groups": many}), "3000 groups"),
         (
             json!({"preferred_username": "anna\u{1b}[2J\nroot"}),

@@ -85,7 +85,7 @@ describe.skipIf(!SEEDED)('the dialog', () => {
     await start(page);
     const said = async (name: string) => page.locator(`#capture-${name}-note`).textContent();
     expect(await said('duration')).toBe('at most 1 h');
-    expect(await said('rate')).toBe('an integer from 1 to 9,999');
+    expect(await said('rate')).toBe('expected an integer from 1 to 9,999');
     expect(await said('event')).toBe('write `tracepoint:CATEGORY:NAME`');
     expect(await page.locator('dialog .field .wrong').first().textContent()).toContain('at character 6');
     expect(await page.evaluate(() => document.activeElement?.closest('.selector') !== null)).toBe(true);
