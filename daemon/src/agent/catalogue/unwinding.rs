@@ -34,6 +34,8 @@ metrics::rows! { WALKS: UnwindCounts;
     Counter fleetprof_unwind_derived_misled_total = |c| c.derived_misled;
     /// Frames of compiled Haskell, unwound with the frame of the function that entered it.
     Counter fleetprof_unwind_lent_steps_total = |c| c.by_lent_frame;
+    /// Frames whose unwind row reads below the stack pointer, found by the same word in the frame.
+    Counter fleetprof_unwind_red_zone_steps_total = |c| c.by_red_zone;
     /// Stacks of Erlang processes, which are separate from thread stacks.
     Counter fleetprof_unwind_beam_stacks_total = |c| c.beam_stacks;
     /// Frames of generated code, unwound with information from the runtime.

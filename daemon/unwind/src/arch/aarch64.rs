@@ -77,6 +77,9 @@ pub const FRAME_RECORD_IS_LAST: bool = false;
 /// of x86-64 alone.
 pub const READS_RUNTIME_CODE: bool = false;
 
+/// Nothing lies below the stack pointer.
+pub const HAS_RED_ZONE: bool = false;
+
 /// `e_machine` of ELF files.
 pub const ELF_MACHINE: u16 = 183;
 

@@ -62,6 +62,9 @@ pub const FRAME_RECORD_IS_LAST: bool = true;
 /// Code of runtimes (Haskell, Erlang, trampolines of Python) is read for where its frames are.
 pub const READS_RUNTIME_CODE: bool = true;
 
+/// Functions may keep words below the stack pointer.
+pub const HAS_RED_ZONE: bool = true;
+
 /// `e_machine` of ELF files.
 pub const ELF_MACHINE: u16 = 62;
 

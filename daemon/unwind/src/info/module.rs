@@ -73,6 +73,23 @@ pub struct Module {
 }
 
 impl Module {
+    /// A module of a file with one table.
+    #[cfg(test)]
+    pub fn of_table(table: Table) -> Module {
+        let segment = Segment {
+            offset: 0,
+            file_size: 0x2000,
+            address: 0,
+            memory_size: 0x2000,
+            executable: true,
+        };
+        Module {
+            segments: [segment].into(),
+            tables: [table].into(),
+            ..Module::default()
+        }
+    }
+
     /// A module that describes nothing and takes about `bytes`.
     #[cfg(test)]
     pub fn of_size(bytes: usize) -> Module {

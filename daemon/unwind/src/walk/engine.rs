@@ -14,11 +14,13 @@ use super::holes::HoleCounts;
 use super::known_callers::KnownCallersCounts;
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
+use super::red_zone;
 use super::scan::{ScanCounts, Scanner};
 use crate::arch;
 use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, go_to_caller, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy, number};
+use crate::info::words::Words;
 use crate::process::Process;
 use crate::process::space::{Backing, Mapping};
 use host::frame::RawFrame;
@@ -84,6 +86,8 @@ pub struct UnwindCounts {
     pub derived_misled: u64,
     /// Frames of code that runs in the frame of the function that jumped to it.
     pub by_lent_frame: u64,
+    /// Frames whose CFA is told by a word below the stack pointer, and that lies in them too.
+    pub by_red_zone: u64,
     /// Stacks of Erlang processes.
     pub beam_stacks: u64,
     /// Frames of generated code passed by what is known of it.
@@ -118,6 +122,7 @@ impl Default for UnwindCounts {
             by_derived_rule: 0,
             derived_misled: 0,
             by_lent_frame: 0,
+            by_red_zone: 0,
             beam_stacks: 0,
             by_generated_rule: 0,
             generated_misled: 0,
@@ -151,6 +156,8 @@ pub struct Engine {
     pub(super) scanner: Scanner,
     /// What a scan leads to that is only compared.
     pub(super) scanned: StackBuffer,
+    /// See `red_zone.rs`.
+    pub(super) red_zone: Words,
     /// Operations left of [`OPERATIONS_MAX`] for the stack under way.
     pub(super) operations: Cell<u32>,
     /// The stack under way came through a lent frame.
@@ -209,7 +216,7 @@ impl<'a> Cursor<'a> {
     }
 
     /// True when a caller's instruction pointer is one, or says that nobody called.
-    fn leads_to_code(&self, caller: &Registers) -> bool {
+    pub(super) fn leads_to_code(&self, caller: &Registers) -> bool {
         let before = Avma(caller.ip().wrapping_sub(1));
         caller.ip() == 0 || self.process.space().find(before).is_some()
     }
@@ -245,6 +252,7 @@ impl Engine {
             used: None,
             scanner: Scanner::default(),
             scanned: StackBuffer::default(),
+            red_zone: red_zone::one_word(),
             operations: Cell::new(0),
             lent: false,
             wanted: None,
@@ -526,13 +534,21 @@ impl Engine {
             }
             Step::Computed => {
                 self.counts.computed += 1;
-                match self.modules.get(file, cursor.now) {
+                let computed = match self.modules.get(file, cursor.now) {
                     ModuleState::Here(module) => {
                         module.compute(offset, registers, stack, &self.operations)
                     }
                     ModuleState::Without => Err(StackEnd::NoUnwindInfo),
                     ModuleState::Refused => Err(StackEnd::ModuleRefused),
                     ModuleState::Awaited => Err(StackEnd::ModuleLoading),
+                };
+                match computed {
+                    Err(end @ StackEnd::UnreadableMemory) => {
+                        let caller = self.by_red_zone(cursor, file, offset);
+                        self.counts.by_red_zone += u64::from(caller.is_some());
+                        caller.ok_or(end)
+                    }
+                    computed => computed,
                 }
             }
         };

@@ -23,6 +23,7 @@ pub mod known_callers;
 pub mod look;
 pub mod modules;
 pub mod recall;
+mod red_zone;
 mod scan;
 
 #[cfg(test)]

@@ -1,14 +1,19 @@
 //! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
 
+use super::StackBuffer;
 use super::engine::Engine;
+use super::modules::Loaded;
 use super::{go_on_elsewhere, place_in_chain};
-use crate::arch::{ORDER, PLACES, RETURN_COLUMN};
+use crate::arch::{HAS_RED_ZONE, ORDER, PLACES, RETURN_COLUMN};
+use crate::info::module::Module;
 use crate::info::rule::{Behind, Rule, Step, step_saved};
 use crate::info::state::{REGISTERS, Registers, StackCopy, number};
 use crate::info::table::{Bases, Dialect, Table};
+use crate::process::ProcessTable;
 use host::frame::RawFrame;
+use host::ids::{Avma, Pid, Tid};
 use host::time::MonotonicTime;
-use perf::record::UserState;
+use perf::record::{MapFile, Mmap, UserState};
 use profile::{StackEnd, Unnamed};
 use std::cell::Cell;
 use symbolize::budget::FileBudget;
@@ -277,4 +282,66 @@ fn who_called_a_function_that_changed_stacks_is_said_to_be_missing_where_it_is()
     assert_eq!(go_on(Behind::CallersCaller, &rest), (marked, chain_end));
     assert_eq!(go_on(Behind::Unknown, &rest), (own.to_vec(), cut));
     assert_eq!(go_on(Behind::Caller, &[]), (own.to_vec(), cut));
+}
+
+/// How many frames of a stack with these words are found, how it ends, and how often the red zone
+/// was made up for: by a table that has the CFA at the word below the stack pointer, plus 8.
+fn walk_by_red_zone(words: &[(usize, u64)]) -> Option<(usize, StackEnd, u64)> {
+    let rows = [DEF_CFA_EXPRESSION, 5, FROM_SP, 0x78, 0x06, 0x23, 8];
+    let mut leaf = leaf()?;
+    leaf.set(number::RA, CODE + 1);
+    let (pid, now) = (Pid(7), MonotonicTime(1));
+    let mut processes = ProcessTable::new();
+    processes.fork(pid, Tid(7), Pid(1), Tid(1), now);
+    let map = Mmap {
+        pid,
+        start: CODE,
+        len: 0x1000,
+        file_offset: CODE,
+        file: MapFile::Inode {
+            major: 8,
+            minor: 1,
+            inode: 1,
+            generation: 0,
+        },
+        private: true,
+        path: b"/usr/bin/thing",
+    };
+    processes.mmap(&map, now);
+    let process = processes.get(pid).expect("a process");
+    let mapping = process.space().find(Avma(CODE)).expect("mapped");
+    let mut engine = Engine::new(1 << 20);
+    engine.modules.install(Loaded {
+        file: mapping.backing.file().expect("a file"),
+        module: Ok(Some(Box::new(Module::of_table(table("", &rows))))),
+    });
+    let mut stack = [0; 64];
+    words.iter().for_each(|&(at, word)| stack[at] = word);
+    let bytes: Vec<u8> = stack.into_iter().flat_map(u64::to_le_bytes).collect();
+    let copy = StackCopy::new(SP, &bytes, true);
+    let mut out = StackBuffer::default();
+    let end = engine.walk(process, leaf, copy, now, 16, &mut out);
+    Some((out.frames.len(), end, engine.counts.by_red_zone))
+}
+
+#[test]
+fn a_word_below_the_stack_pointer_is_found_where_the_frame_has_it_too() {
+    let place = |at: u64| SP + 8 * at;
+    let cut = StackEnd::UnreadableMemory;
+    // A number, one that points down, one at data, and the one to a return address.
+    let noise = [(3, 7), (20, place(2)), (5, place(50))];
+    let found = [noise.as_slice(), &[(10, place(40)), (40, CODE + 0x30)]].concat();
+    let Some(told) = walk_by_red_zone(&found) else {
+        return;
+    };
+    let expected = match HAS_RED_ZONE {
+        true => (2, cut, 1),
+        false => (1, cut, 0),
+    };
+    assert_eq!(told, expected);
+    // Which of two it is nobody can tell.
+    let other = [(12, place(41)), (41, CODE + 0x20)];
+    let two = [found.as_slice(), &other].concat();
+    assert_eq!(walk_by_red_zone(&two), Some((1, cut, 0)));
+    assert_eq!(walk_by_red_zone(&noise), Some((1, cut, 0)));
 }
