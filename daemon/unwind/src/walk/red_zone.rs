@@ -4,6 +4,9 @@
 //! unwind table read the CFA at -8(%rsp), in the red zone. The kernel copies stacks from the stack
 //! pointer on. The same word is in the frame as well, from the prologue: it is the one word there
 //! that points further up, to a return address.
+//!
+//! A call would overwrite the red zone, so only frames that no call left are looked at: the leaf, and
+//! what a signal struck. A stack of many frames whose tables read there costs no more than these.
 
 use super::engine::{Cursor, Engine};
 use super::modules::ModuleState;
@@ -35,7 +38,7 @@ impl Engine {
         file: FileId,
         offset: FileOffset,
     ) -> Option<Registers> {
-        if !arch::HAS_RED_ZONE {
+        if !arch::HAS_RED_ZONE || !cursor.exact {
             return None;
         }
         let (stack, sp) = (&cursor.stack, cursor.registers.sp());
