@@ -5,8 +5,8 @@
 //! pointer on. The same word is in the frame as well, from the prologue: it is the one word there
 //! that points further up, to a return address.
 //!
-//! A call would overwrite the red zone, so only frames that no call left are looked at: the leaf, and
-//! what a signal struck. A stack of many frames whose tables read there costs no more than these.
+//! A call would overwrite the red zone, so only frames that no call left are looked at: the leaf,
+//! and what a signal struck. A stack of many frames whose tables read there costs no more.
 
 use super::engine::{Cursor, Engine};
 use super::modules::ModuleState;

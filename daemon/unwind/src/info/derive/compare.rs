@@ -3,8 +3,9 @@
 //! For benches and tests; nothing is compared while the daemon runs.
 
 use super::code::Code;
-use super::explore::{Derived, derive};
+use super::explore::derive;
 use super::frame::{Frame, Value};
+use super::runs::Derived;
 use super::{PIECE_BYTES_MAX, aarch64, held_for, kind, number_of};
 use crate::arch::psabi as number;
 use crate::info::module::Module;
@@ -86,7 +87,7 @@ pub fn compare<R: ReadAt + ?Sized>(
     Ok(Some(counts))
 }
 
-fn judge(module: &Module, (bytes, address): (&[u8], u64), derived: &Derived) -> Agreement {
+fn judge(module: &Module, (bytes, address): (&[u8], u64), derived: &Derived<Frame>) -> Agreement {
     let mut forever = || true;
     let mut code = Code::new(bytes, address, &mut forever);
     let mut counts = Agreement::default();

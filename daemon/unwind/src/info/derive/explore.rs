@@ -3,6 +3,7 @@
 use super::code::Code;
 use super::frame::{Accesses, Frame};
 use super::returns::coming_back;
+use super::runs::{Derived, Run};
 use hashbrown::HashMap;
 use iced_x86::{FlowControl, Instruction, Mnemonic, OpKind};
 use std::collections::BTreeMap;
@@ -32,28 +33,6 @@ const SWITCHES_TRIED: usize = 4;
 /// Longest code that is followed from a guess. Unit: instructions. Pieces of functions that only a
 /// computed jump leads to are shorter; where it is too small they stay unknown.
 const GUESSED_MAX: usize = 4096;
-
-/// Instructions with one frame. Places are relative to the start of the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Where they start.
-    pub start: u32,
-    /// Where they end.
-    pub end: u32,
-    /// The frame, by its place among those of [`Derived`].
-    pub frame: u16,
-    /// A function starts here.
-    pub entry: bool,
-}
-
-/// What was derived.
-#[derive(Debug)]
-pub struct Derived {
-    /// In order of address.
-    pub runs: Vec<Run>,
-    /// The frames of runs.
-    pub frames: Vec<Frame>,
-}
 
 /// What is known of an address.
 mod known {
@@ -135,7 +114,11 @@ struct Explorer<'a, 'c> {
 /// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
 /// functions are known to start, next to those that are called. `None` when it was told to stop, or
 /// takes too much to start with.
-pub fn derive(mut code: Code<'_, '_>, entry: Option<u32>, entries: &[u32]) -> Option<Derived> {
+pub fn derive(
+    mut code: Code<'_, '_>,
+    entry: Option<u32>,
+    entries: &[u32],
+) -> Option<Derived<Frame>> {
     let mut entries = entries.to_vec();
     entries.extend(entry);
     let mut taken = Vec::new();
@@ -531,7 +514,7 @@ impl Explorer<'_, '_> {
         number.is_none_or(|number| self.comes_back[number])
     }
 
-    fn finish(self) -> Derived {
+    fn finish(self) -> Derived<Frame> {
         let Explorer {
             known: all,
             frames,

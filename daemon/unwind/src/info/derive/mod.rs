@@ -20,17 +20,19 @@ mod explore;
 mod frame;
 pub mod lender;
 mod returns;
+mod runs;
 #[cfg(all(test, target_arch = "x86_64"))] // They read programs of this machine.
 mod tests;
 
-use super::pack::build::{Builder, put};
+use super::pack::build::Builder;
 use super::rule::{ComputedRow, Kind, Rule};
-use super::table::{ROWS_MAX, Table};
+use super::table::Table;
 use crate::arch::{self, psabi as number};
 use code::Code;
-use explore::{Derived, address_taken, derive};
+use explore::{address_taken, derive};
 use frame::{Frame, Value};
 use iced_x86::{Decoder, DecoderOptions, FlowControl, OpKind, Register};
+use runs::Derived;
 use std::ops::Range;
 use std::time::Duration;
 use symbolize::budget::{FileBudget, Over};
@@ -313,22 +315,12 @@ fn add(
     }
     let returns = signal_returns(bytes);
     let mut ahead = returns.iter().peekable();
-    let mut function = Function::default();
-    for run in runs {
+    let described = runs.into_iter().filter(|run| {
         while ahead.next_if(|at| at.end <= run.start).is_some() {}
         // Rows of what signal handlers return to are not those of a function.
-        if ahead.peek().is_some_and(|at| at.contains(&run.start)) {
-            continue;
-        }
-        if run.entry || !function.takes(run.start) {
-            function.add_to(builder, start);
-            function = Function::start(run.start, run.end);
-        }
-        let offset = run.start - function.start;
-        put(&mut function.rows, offset, kinds[usize::from(run.frame)]);
-        function.end = run.end;
-    }
-    function.add_to(builder, start);
+        !ahead.peek().is_some_and(|at| at.contains(&run.start))
+    });
+    runs::add(builder, described, &kinds, start);
     for at in returns {
         let number = builder.number(Kind::Computed(Box::new(ComputedRow::signal_return())))?;
         if let (Some(before), Some(rows)) = (at.start.checked_sub(1), builder.keep(&[(0, number)]))
@@ -337,35 +329,6 @@ fn add(
         }
     }
     Ok(())
-}
-
-/// Rows that follow each other without a gap.
-#[derive(Default)]
-struct Function {
-    start: u32,
-    end: u32,
-    rows: Vec<(u32, u16)>,
-}
-
-impl Function {
-    fn start(start: u32, end: u32) -> Function {
-        Function {
-            start,
-            end,
-            rows: Vec::new(),
-        }
-    }
-
-    /// True when rows that start there go on with it.
-    fn takes(&self, start: u32) -> bool {
-        self.end == start && !self.rows.is_empty() && self.rows.len() < ROWS_MAX
-    }
-
-    fn add_to(&self, builder: &mut Builder, base: u32) {
-        if let (false, Some(rows)) = (self.rows.is_empty(), builder.keep(&self.rows)) {
-            builder.add(base + self.start, self.end - self.start, rows);
-        }
-    }
 }
 
 /// Where signal handlers return to: the system call that no function has but this one

@@ -1,7 +1,7 @@
 //! Code as compilers and people write it, by its bytes, and what is derived of it.
 
 use super::compare::compare;
-use super::explore::Run;
+use super::runs::Run;
 use super::*;
 use std::fs::File;
 

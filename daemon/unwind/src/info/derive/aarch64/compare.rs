@@ -1,10 +1,11 @@
 //! How right rows derived from instructions of arm64 are: compared with the unwind information of a
 //! file that has it, on any architecture.
 
-use super::explore::{Code, Derived, WORD_BYTES, derive};
+use super::explore::{Code, WORD_BYTES, derive};
 use super::frame::Frame;
 use super::{Value, leads_on, number};
 use crate::info::derive::compare::Agreement;
+use crate::info::derive::runs::Derived;
 use crate::info::derive::{PIECE_BYTES_MAX, held_for};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, RegisterRule, UnwindContext,
@@ -119,7 +120,7 @@ fn rows<R: ReadAt + ?Sized>(
     Ok((!rows.is_empty()).then_some(rows))
 }
 
-fn judge(rows: &[Row], (bytes, address): (&[u8], u64), derived: &Derived) -> Agreement {
+fn judge(rows: &[Row], (bytes, address): (&[u8], u64), derived: &Derived<Frame>) -> Agreement {
     let mut forever = || true;
     let mut counts = Agreement::default();
     let Some(code) = Code::new(bytes, address, &mut forever) else {
@@ -130,15 +131,16 @@ fn judge(rows: &[Row], (bytes, address): (&[u8], u64), derived: &Derived) -> Agr
     let mut saved = Value::Same;
     let mut at = 0;
     while let Some(word) = code.word(at) {
-        while runs.next_if(|run| run.end <= at).is_some() {}
-        let run = runs.peek().filter(|run| run.start <= at);
+        let into = at * WORD_BYTES;
+        while runs.next_if(|run| run.end <= into).is_some() {}
+        let run = runs.peek().filter(|run| run.start <= into);
         let frame = run.map(|run| &derived.frames[usize::from(run.frame)]);
         saved = match (run, frame.map(Frame::returns)) {
-            (Some(run), _) if run.entry && run.start == at => Value::Same,
+            (Some(run), _) if run.entry && run.start == into => Value::Same,
             (_, Some(Value::At(below))) => Value::At(below),
             _ => saved,
         };
-        let place = address + u64::from(at * WORD_BYTES);
+        let place = address + u64::from(into);
         let after = rows.partition_point(|row| row.start <= place);
         let row = after.checked_sub(1).map(|before| &rows[before]);
         if let Some(row) = row.filter(|row| place < row.end)

@@ -5,6 +5,7 @@
 
 use super::frame::Frame;
 use super::instruction::{Flow, Word};
+use crate::info::derive::runs::{Derived, Run};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
@@ -38,28 +39,6 @@ const LOCAL_KEPT: usize = 8 << 10;
 
 /// Nothing is known of a place; above it the number of the frame there.
 const NOTHING: u16 = 0;
-
-/// Instructions with one frame. Places are counted in instructions from the start of the code.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Run {
-    /// Where they start.
-    pub start: u32,
-    /// Where they end.
-    pub end: u32,
-    /// The frame, by its place among those of [`Derived`].
-    pub frame: u16,
-    /// A function starts here.
-    pub entry: bool,
-}
-
-/// What was derived.
-#[derive(Debug)]
-pub struct Derived {
-    /// In order of address.
-    pub runs: Vec<Run>,
-    /// The frames of runs.
-    pub frames: Vec<Frame>,
-}
 
 /// Code of whole instructions at an address.
 pub struct Code<'a, 'c> {
@@ -219,7 +198,7 @@ struct Explorer<'a, 'c> {
 
 /// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
 /// functions are known to start, next to those that are called.
-pub fn derive(code: Code<'_, '_>, entry: Option<u32>, entries: &[u32]) -> Derived {
+pub fn derive(code: Code<'_, '_>, entry: Option<u32>, entries: &[u32]) -> Derived<Frame> {
     let len = code.len();
     let mut entries = entries.to_vec();
     entries.extend(entry);
@@ -530,7 +509,7 @@ impl Explorer<'_, '_> {
         }
     }
 
-    fn finish(self) -> Derived {
+    fn finish(self) -> Derived<Frame> {
         let mut starts = self.entries;
         starts.extend(self.guessed);
         starts.sort_unstable();
@@ -540,11 +519,12 @@ impl Explorer<'_, '_> {
                 continue;
             };
             let entry = starts.binary_search(&at).is_ok();
+            let [start, end] = [at, at + 1].map(|at| at * WORD_BYTES);
             match runs.last_mut() {
-                Some(last) if last.end == at && last.frame == frame && !entry => last.end += 1,
+                Some(last) if last.end == start && last.frame == frame && !entry => last.end = end,
                 _ => runs.push(Run {
-                    start: at,
-                    end: at + 1,
+                    start,
+                    end,
                     frame,
                     entry,
                 }),

@@ -11,11 +11,11 @@ mod instruction;
 #[cfg(test)]
 mod tests;
 
-use super::Function;
 use super::frame::Value;
-use crate::info::pack::build::{Builder, put};
+use super::runs::{self, Derived};
+use crate::info::pack::build::Builder;
 use crate::info::rule::{Kind, Rule};
-use explore::{Code, Derived, WORD_BYTES, derive};
+use explore::{Code, derive};
 use frame::Frame;
 use instruction::{Flow, Word};
 use symbolize::budget::Over;
@@ -59,21 +59,7 @@ pub fn add(
     for frame in &frames {
         kinds.push(builder.number(kind(frame))?);
     }
-    let mut function = Function::default();
-    for run in runs {
-        let [from, to] = [run.start, run.end].map(|at| at * WORD_BYTES);
-        if run.entry || !function.takes(from) {
-            function.add_to(builder, start);
-            function = Function::start(from, to);
-        }
-        put(
-            &mut function.rows,
-            from - function.start,
-            kinds[usize::from(run.frame)],
-        );
-        function.end = to;
-    }
-    function.add_to(builder, start);
+    runs::add(builder, runs.into_iter(), &kinds, start);
     Ok(())
 }
 

@@ -27,7 +27,12 @@ fn derived_from(words: &[u32], entry: Option<u32>) -> Vec<String> {
             Value::Lost => format!(" {name} lost"),
         };
         let (lr, fp) = (frame.returns(), frame.frame_pointer());
-        format!("{} {base}{}{}", run.start, place("lr", lr), place("fp", fp))
+        format!(
+            "{} {base}{}{}",
+            run.start / explore::WORD_BYTES,
+            place("lr", lr),
+            place("fp", fp)
+        )
     });
     lines.collect()
 }
