@@ -72,19 +72,22 @@ pub struct Module {
     entry: u64,
 }
 
+/// The code of modules that tests make.
+#[cfg(test)]
+const TWO_PAGES: Segment = Segment {
+    offset: 0,
+    file_size: 0x2000,
+    address: 0,
+    memory_size: 0x2000,
+    executable: true,
+};
+
 impl Module {
     /// A module of a file with one table.
     #[cfg(test)]
     pub fn of_table(table: Table) -> Module {
-        let segment = Segment {
-            offset: 0,
-            file_size: 0x2000,
-            address: 0,
-            memory_size: 0x2000,
-            executable: true,
-        };
         Module {
-            segments: [segment].into(),
+            segments: [TWO_PAGES].into(),
             tables: [table].into(),
             ..Module::default()
         }
@@ -109,15 +112,8 @@ impl Module {
     /// Two pages of code in which a signal handler returns to a place.
     #[cfg(test)]
     pub fn of_signal_return(at: u64) -> Module {
-        let segment = Segment {
-            offset: 0,
-            file_size: 0x2000,
-            address: 0,
-            memory_size: 0x2000,
-            executable: true,
-        };
         Module {
-            segments: [segment].into(),
+            segments: [TWO_PAGES].into(),
             signal_returns: [at].into(),
             ..Module::default()
         }

@@ -12,7 +12,7 @@ use crate::info::module::Module;
 use crate::info::rule::{Kind, Rule, Step};
 use std::ops::AddAssign;
 use symbolize::budget::{FileBudget, Over};
-use symbolize::elf::{self, ReadAt};
+use symbolize::elf::{self, ReadAt, Section};
 
 /// Counts of instruction bytes that the unwind information of files describes; what fills up
 /// between instructions apart.
@@ -64,6 +64,23 @@ pub fn compare<R: ReadAt + ?Sized>(
     if module.functions() == 0 {
         return Ok(None);
     }
+    each_piece(image, text, budget, |bytes, address| {
+        let mut check = || budget.check().is_ok();
+        let code = Code::new(bytes, address, &mut check);
+        let entry = code.place(headers.entry);
+        let derived = derive(code, entry, &[])?;
+        Some(judge(&module, (bytes, address), &derived))
+    })
+}
+
+/// Sums what `each` says of the pieces of a section, by their bytes and address. `None` when it
+/// says nothing of one.
+pub(super) fn each_piece<R: ReadAt + ?Sized>(
+    image: &R,
+    text: &Section,
+    budget: &FileBudget<'_>,
+    mut each: impl FnMut(&[u8], u64) -> Option<Agreement>,
+) -> Result<Option<Agreement>, Over> {
     let mut counts = Agreement::default();
     let mut at = 0;
     while at < text.size {
@@ -73,15 +90,12 @@ pub fn compare<R: ReadAt + ?Sized>(
         if image.read_exact_at(&mut bytes, text.offset + at).is_err() {
             return Ok(None);
         }
-        let address = text.address + at;
-        let mut check = || budget.check().is_ok();
-        let code = Code::new(&bytes, address, &mut check);
-        let entry = code.place(headers.entry);
-        let Some(derived) = derive(code, entry, &[]) else {
-            budget.check()?;
+        let agreement = each(&bytes, text.address + at);
+        budget.check()?;
+        let Some(agreement) = agreement else {
             return Ok(None);
         };
-        counts += judge(&module, (&bytes, address), &derived);
+        counts += agreement;
         at += bytes.len() as u64;
     }
     Ok(Some(counts))

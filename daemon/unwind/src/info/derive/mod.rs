@@ -176,7 +176,7 @@ pub fn table<R: ReadAt + ?Sized>(
                     &mut check,
                     starts_function,
                     base,
-                    (entry.entry, entry.main),
+                    entry,
                 )?,
                 _ => {
                     let code = Code::new(&bytes, piece.address, &mut check);

@@ -4,9 +4,8 @@
 use super::explore::{Code, WORD_BYTES, derive};
 use super::frame::Frame;
 use super::{Value, leads_on, number};
-use crate::info::derive::compare::Agreement;
+use crate::info::derive::compare::{Agreement, each_piece};
 use crate::info::derive::runs::Derived;
-use crate::info::derive::{PIECE_BYTES_MAX, held_for};
 use gimli::{
     BaseAddresses, CfaRule, CieOrFde, EhFrame, LittleEndian, RegisterRule, UnwindContext,
     UnwindSection, Vendor,
@@ -44,26 +43,13 @@ pub fn compare<R: ReadAt + ?Sized>(
     let Some(rows) = rows(image, headers, budget)? else {
         return Ok(None);
     };
-    let mut counts = Agreement::default();
-    let mut at = 0;
-    while at < text.size {
-        let mut bytes = vec![0; (text.size - at).min(PIECE_BYTES_MAX) as usize];
-        budget.reads(bytes.len())?;
-        let _held = budget.charge(held_for(bytes.len()))?;
-        if image.read_exact_at(&mut bytes, text.offset + at).is_err() {
-            return Ok(None);
-        }
+    each_piece(image, text, budget, |bytes, address| {
         let mut check = || budget.check().is_ok();
-        let Some(code) = Code::new(&bytes, text.address + at, &mut check) else {
-            return Ok(None);
-        };
+        let code = Code::new(bytes, address, &mut check)?;
         let entry = code.place(headers.entry).filter(|_| headers.entry != 0);
         let derived = derive(code, entry, &[]);
-        budget.check()?;
-        counts += judge(&rows, (&bytes, text.address + at), &derived);
-        at += bytes.len() as u64;
-    }
-    Ok(Some(counts))
+        Some(judge(&rows, (bytes, address), &derived))
+    })
 }
 
 /// What `.eh_frame` says, in order of address.

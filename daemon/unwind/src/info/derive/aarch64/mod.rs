@@ -11,6 +11,7 @@ mod instruction;
 #[cfg(test)]
 mod tests;
 
+use super::EntryPoint;
 use super::frame::Value;
 use super::runs::{self, Derived};
 use crate::info::pack::build::Builder;
@@ -34,15 +35,14 @@ mod number {
 const FIRST_ARGUMENT: u8 = 0;
 
 /// Adds what can be derived of a piece of code at an address; `base`: what addresses are counted
-/// from. `starts_function`: a function does at its start. `entry`: where the kernel enters the
-/// program, and `main`.
+/// from. `starts_function`: a function does at its start.
 pub fn add(
     builder: &mut Builder,
     (bytes, address): (&[u8], u64),
     check: &mut dyn FnMut() -> bool,
     starts_function: bool,
     base: u64,
-    (entry, main): (u64, Option<u64>),
+    program: EntryPoint,
 ) -> Result<(), Over> {
     let Some(Ok(start)) = address.checked_sub(base).map(u32::try_from) else {
         return Ok(());
@@ -51,8 +51,8 @@ pub fn add(
         return Ok(());
     };
     let first = starts_function.then(|| code.padding_end(0));
-    let entry = code.place(entry).filter(|_| entry != 0);
-    let main = main.and_then(|main| code.place(main));
+    let entry = code.place(program.entry).filter(|_| program.entry != 0);
+    let main = program.main.and_then(|main| code.place(main));
     let entries: Vec<u32> = first.into_iter().chain(main).collect();
     let Derived { runs, frames } = derive(code, entry, &entries);
     let mut kinds = Vec::with_capacity(frames.len());
