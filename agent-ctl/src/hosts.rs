@@ -123,10 +123,12 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         note!("{left_out} hosts that were last seen longest ago are not shown");
     }
     // How many hosts and which gaps is in the table, but for hosts that have no trouble any more.
-    match args.trouble && table.fleet.is_partial() {
-        true => table.fleet.note(),
-        false => table.fleet.note_damage(),
+    let gaps_ns: u64 = table.rows.iter().map(|row| row.host.gap_ns).sum();
+    if args.trouble && table.troubled() == 0 && table.fleet.is_partial() && gaps_ns > 0 {
+        let gaps = units::duration(Duration::from_nanos(gaps_ns));
+        note!("data is missing, {gaps} in all; without --trouble each host has its gaps");
     }
+    table.fleet.note_damage();
     Ok(code)
 }
 

@@ -96,6 +96,19 @@ fn healthy_hosts_are_no_trouble() {
 }
 
 #[test]
+fn hosts_that_were_away_are_told_of_where_none_is_in_trouble_any_more() {
+    let running = Running::start(Behaviour {
+        healthy: true,
+        gaps: true,
+        ..Behaviour::default()
+    });
+    let ended = running.ask(&["hosts", "--trouble"]);
+    assert_eq!((ended.code, ended.out.as_str()), (6, ""), "{}", ended.all());
+    let said = "data is missing, 2 min 30 s in all";
+    assert!(ended.err.contains(said), "{}", ended.all());
+}
+
+#[test]
 fn hosts_for_scripts() {
     let ended = sound().ask(&["hosts", "--json"]);
     assert_eq!(ended.code, 6, "{}", ended.all());

@@ -34,6 +34,8 @@ pub struct Behaviour {
     pub capped: bool,
     /// Every host is alive and well.
     pub healthy: bool,
+    /// Hosts that are well now sent nothing for half of the range.
+    pub gaps: bool,
     /// Calls are never answered.
     pub silent: bool,
     /// The bearer token that every call must have.
@@ -250,9 +252,12 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
     }
 }
 
-fn hosts(healthy: bool) -> Vec<Host> {
-    let web_1 = host("id-web-1", "web-1", 4);
-    if healthy {
+fn hosts(behaviour: &Behaviour) -> Vec<Host> {
+    let mut web_1 = host("id-web-1", "web-1", 4);
+    if behaviour.gaps {
+        web_1.gap_ns = 150 * S as u64;
+    }
+    if behaviour.healthy {
         return vec![web_1];
     }
     let rebooted = Host {
@@ -446,18 +451,21 @@ impl QueryService for Fake {
     async fn hosts(&self, _: Request<HostsRequest>) -> Result<Response<HostsResponse>, Status> {
         self.admit("hosts", String::new()).await?;
         let profile = everything(self.behaviour.empty);
+        let hosts = match self.behaviour.empty {
+            true => Vec::new(),
+            false => hosts(&self.behaviour),
+        };
         Ok(Response::new(HostsResponse {
-            hosts: match self.behaviour.empty {
-                true => Vec::new(),
-                false => hosts(self.behaviour.healthy),
-            },
             // As a collector does: gaps are those of the hosts.
             quality: self.quality_of_answer(&profile).map(|quality| DataQuality {
                 covered: quality.covered,
                 hosts: quality.hosts,
+                hosts_alive: hosts.len() as u64,
+                gap_ns_total: hosts.iter().map(|host| host.gap_ns).sum(),
                 damaged: quality.damaged,
                 ..DataQuality::default()
             }),
+            hosts,
             hosts_left_out: 0,
         }))
     }
