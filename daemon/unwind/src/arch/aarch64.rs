@@ -5,6 +5,7 @@
 mod calls;
 
 use super::GoFrame;
+pub use super::a64::ELF_MACHINE;
 pub use calls::{CALL_BYTES, called, direct_target, pointer_call};
 
 /// Numbers of the registers in unwind tables (DWARF for the Arm 64-bit Architecture, 4.1).
@@ -79,9 +80,6 @@ pub const READS_RUNTIME_CODE: bool = false;
 
 /// Nothing lies below the stack pointer.
 pub const HAS_RED_ZONE: bool = false;
-
-/// `e_machine` of ELF files.
-pub const ELF_MACHINE: u16 = 183;
 
 /// Bits of addresses that programs have without asking for more. Machines whose addresses have 52
 /// map nothing above unless `mmap` is given such an address; code that was mapped so is not found.

@@ -5,6 +5,7 @@
 //! constants and small functions, so that the walk itself is written once and pays for none of it.
 //! Another architecture is another file here and in `daemon/perf/src/arch`.
 
+pub mod a64;
 #[cfg(target_arch = "aarch64")]
 mod aarch64;
 pub mod psabi;

@@ -1,63 +1,30 @@
 //! Calls and jumps of arm64, as `walk/call_sites.rs` wants to know them. All instructions have four
 //! bytes (Arm Architecture Reference Manual, C6.2).
 
+use crate::arch::a64::{Flow, Word};
 use crate::arch::{Called, PointerCall};
 
 /// A call, and what may have loaded its pointer: `adrp; ldr; blr`.
 pub const CALL_BYTES: usize = 12;
 
-/// An instruction.
-#[derive(Clone, Copy)]
-struct Word(u32);
+/// Code ends there, but for what a pointer leads to.
+fn ends(word: &Word) -> bool {
+    matches!(word.flow(), Flow::Jump(_) | Flow::Return | Flow::Nowhere)
+}
 
-impl Word {
-    fn is(self, value: u32, mask: u32) -> bool {
-        self.0 & mask == value
-    }
+/// Hints, which do nothing where they are not known: `nop`, `bti`, `paciasp`.
+fn is_hint(word: &Word) -> bool {
+    word.is(0xd503_201f, 0xffff_f01f)
+}
 
-    /// `bl`
-    fn is_call(self) -> bool {
-        self.is(0x9400_0000, 0xfc00_0000)
-    }
+/// `adrp x16`, with which entries of linkage tables start.
+fn begins_stub(word: Word) -> bool {
+    word.is(0x9000_0010, 0x9f00_001f)
+}
 
-    /// `blr`, or one that authenticates its pointer (`blraa` and the like).
-    fn is_pointer_call(self) -> bool {
-        self.is(0xd63f_0000, 0xffff_fc1f) || self.is(0xd63f_0800, 0xfeff_f800)
-    }
-
-    /// `br`, or one that authenticates its pointer.
-    fn is_pointer_jump(self) -> bool {
-        self.is(0xd61f_0000, 0xffff_fc1f) || self.is(0xd61f_0800, 0xfeff_f800)
-    }
-
-    /// `b`, `ret` and its authenticating kind, `brk`, what is undefined.
-    fn ends(self) -> bool {
-        self.is(0x1400_0000, 0xfc00_0000)
-            || self.is(0xd65f_0000, 0xffff_fc1f)
-            || self.is(0xd65f_0bff, 0xffff_fbff)
-            || self.is(0xd420_0000, 0xffe0_001f)
-            || self.is(0, 0xffff_0000)
-    }
-
-    /// Hints, which do nothing where they are not known: `nop`, `bti`, `paciasp`.
-    fn is_hint(self) -> bool {
-        self.is(0xd503_201f, 0xffff_f01f)
-    }
-
-    /// `adrp x16`, with which entries of linkage tables start.
-    fn begins_stub(self) -> bool {
-        self.is(0x9000_0010, 0x9f00_001f)
-    }
-
-    /// `ldr xT, [xN, #…]`: T.
-    fn loads(self) -> Option<u32> {
-        self.is(0xf940_0000, 0xffc0_0000).then_some(self.0 & 31)
-    }
-
-    /// The register that a call goes through.
-    fn pointer(self) -> u32 {
-        self.0 >> 5 & 31
-    }
+/// `ldr xT, [xN, #…]`: T.
+fn loads(word: Word) -> Option<u32> {
+    word.is(0xf940_0000, 0xffc0_0000).then_some(word.bits(0, 5))
 }
 
 fn words(code: &[u8]) -> impl DoubleEndedIterator<Item = Word> {
@@ -67,23 +34,24 @@ fn words(code: &[u8]) -> impl DoubleEndedIterator<Item = Word> {
 
 /// Where the call goes that ends before `address`, if it is one to a fixed address.
 pub fn direct_target(code: &[u8; CALL_BYTES], address: u64) -> Option<u64> {
-    let call = words(code).next_back().filter(|word| word.is_call())?;
-    // 26 bits with a sign, of instructions from the call on.
-    let distance = i64::from((call.0 << 6) as i32 >> 6) * 4;
-    Some(address.wrapping_sub(4).wrapping_add_signed(distance))
+    let Flow::Call(Some(distance)) = words(code).next_back()?.flow() else {
+        return None;
+    };
+    let call = address.wrapping_sub(4);
+    Some(call.wrapping_add_signed(i64::from(distance) * 4))
 }
 
 /// What the first instructions of a function tell.
 pub fn called(code: &[u8]) -> Called {
     let mut straight = words(code)
-        .filter(|word| !word.is_hint())
-        .take_while(|word| !word.ends());
+        .filter(|word| !is_hint(word))
+        .take_while(|word| !ends(word));
     let begins = straight.next();
-    let jumps = |word: Word| word.is_pointer_jump();
+    let jumps = |word: Word| word.flow() == Flow::PointerJump;
     let jumps_on = begins.is_some_and(jumps) || straight.any(jumps);
     Called {
         jumps_on,
-        is_stub: jumps_on && begins.is_some_and(Word::begins_stub),
+        is_stub: jumps_on && begins.is_some_and(begins_stub),
     }
 }
 
@@ -100,9 +68,9 @@ pub fn pointer_call(
         return PointerCall::None;
     };
     let names_page = page.is(0x9000_0000, 0x9f00_0000);
-    match call.is_pointer_call() {
+    match call.flow() == Flow::Call(None) {
         false => PointerCall::None,
-        true if names_page && load.loads() == Some(call.pointer()) => PointerCall::Linkage,
+        true if names_page && loads(load) == Some(call.bits(5, 5)) => PointerCall::Linkage,
         true => PointerCall::Other,
     }
 }

@@ -7,7 +7,7 @@ use super::explore::derive;
 use super::frame::{Frame, Value};
 use super::runs::Derived;
 use super::{PIECE_BYTES_MAX, aarch64, held_for, kind, number_of};
-use crate::arch::psabi as number;
+use crate::arch::{a64, psabi as number};
 use crate::info::module::Module;
 use crate::info::rule::{Kind, Rule, Step};
 use std::ops::AddAssign;
@@ -52,7 +52,7 @@ pub fn compare<R: ReadAt + ?Sized>(
     let Ok(headers) = elf::read_headers(image) else {
         return Ok(None);
     };
-    if headers.is_64 && headers.machine == aarch64::compare::ELF_MACHINE {
+    if headers.is_64 && headers.machine == a64::ELF_MACHINE {
         return aarch64::compare::compare(image, &headers, budget);
     }
     let (Some(module), Some(text)) = (

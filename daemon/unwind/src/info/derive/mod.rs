@@ -27,7 +27,7 @@ mod tests;
 use super::pack::build::Builder;
 use super::rule::{ComputedRow, Kind, Rule};
 use super::table::Table;
-use crate::arch::{self, psabi as number};
+use crate::arch::{self, a64, psabi as number};
 use code::Code;
 use explore::{address_taken, derive};
 use frame::{Frame, Value};
@@ -105,7 +105,7 @@ impl EntryPoint {
         let mut code = [0; ENTRY_BYTES];
         let len = image.read_some_at(&mut code, offset).unwrap_or(0);
         let first_argument = match arch::ELF_MACHINE {
-            aarch64::compare::ELF_MACHINE => aarch64::first_argument,
+            a64::ELF_MACHINE => aarch64::first_argument,
             _ => first_argument,
         };
         entry.main = first_argument(&code[..len], headers.entry);
@@ -170,7 +170,7 @@ pub fn table<R: ReadAt + ?Sized>(
             let mut check = || in_time() && budget.check().is_ok();
             let starts_function = piece.starts_function;
             match arch::ELF_MACHINE {
-                aarch64::compare::ELF_MACHINE => aarch64::add(
+                a64::ELF_MACHINE => aarch64::add(
                     &mut builder,
                     (&bytes, piece.address),
                     &mut check,

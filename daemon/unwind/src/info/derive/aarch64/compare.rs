@@ -13,9 +13,6 @@ use gimli::{
 use symbolize::budget::{FileBudget, Over};
 use symbolize::elf::{Headers, ReadAt};
 
-/// `e_machine` of ELF files.
-pub const ELF_MACHINE: u16 = 183;
-
 /// What a compiler wrote of some instructions.
 struct Row {
     start: u64,

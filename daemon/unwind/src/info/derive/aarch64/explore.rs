@@ -4,7 +4,7 @@
 //! lies there, which mostly contradicts the frame, and then only that part is not kept.
 
 use super::frame::Frame;
-use super::instruction::{Flow, Word};
+use crate::arch::a64::{Flow, Word};
 use crate::info::derive::runs::{Derived, Run};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;

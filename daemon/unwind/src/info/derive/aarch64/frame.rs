@@ -5,7 +5,7 @@
 //! where the caller's registers were saved. Only what moves them is understood; everything else
 //! forgets what it writes.
 
-use super::instruction::{Address, Effect, Flow, SP, Word};
+use crate::arch::a64::{Address, Effect, Flow, SP, Word};
 use crate::info::derive::frame::Value;
 
 /// The first of the registers that calls keep: x19 to x29. Behind them comes the link register.

@@ -7,18 +7,17 @@
 pub mod compare;
 mod explore;
 mod frame;
-mod instruction;
 #[cfg(test)]
 mod tests;
 
 use super::EntryPoint;
 use super::frame::Value;
 use super::runs::{self, Derived};
+use crate::arch::a64::{Flow, Word};
 use crate::info::pack::build::Builder;
 use crate::info::rule::{Kind, Rule};
 use explore::{Code, derive};
 use frame::Frame;
-use instruction::{Flow, Word};
 use symbolize::budget::Over;
 
 /// Numbers of the registers in unwind tables (DWARF for the Arm 64-bit Architecture, 4.1).

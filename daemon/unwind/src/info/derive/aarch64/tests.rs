@@ -1,7 +1,7 @@
 //! Code as compilers and people write it, by its instructions, and what is derived of it.
 
-use super::instruction::Effect;
 use super::*;
+use crate::arch::a64::Effect;
 
 fn bytes(words: &[u32]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()

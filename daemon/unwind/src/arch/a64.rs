@@ -1,5 +1,10 @@
-//! Instructions of arm64, as far as they move a frame (Arm Architecture Reference Manual, C4.1). All
-//! have four bytes.
+//! Instructions of arm64: where code goes on behind them, and how they move a frame (Arm Architecture
+//! Reference Manual, C4.1). All have four bytes.
+//!
+//! Compiled on every architecture, for what reads files of arm64 anywhere.
+
+/// `e_machine` of ELF files that have them.
+pub const ELF_MACHINE: u16 = 183;
 
 /// The stack pointer, where an operand may be it.
 pub const SP: u8 = 31;
@@ -71,11 +76,13 @@ pub enum Effect {
 }
 
 impl Word {
-    fn is(self, value: u32, mask: u32) -> bool {
+    /// True where these bits of it have this value.
+    pub fn is(self, value: u32, mask: u32) -> bool {
         self.0 & mask == value
     }
 
-    fn bits(self, from: u32, count: u32) -> u32 {
+    /// The bits from one on.
+    pub fn bits(self, from: u32, count: u32) -> u32 {
         self.0 >> from & ((1 << count) - 1)
     }
 
