@@ -176,6 +176,16 @@ fn may(path: &str) -> Option<May> {
     found.map(|(_, may)| *may)
 }
 
+/// Who may make the call of this path, as the reference says it: `everybody`, `hosts`, or the least
+/// role. None: nobody.
+pub fn who_may(path: &str) -> Option<&'static str> {
+    Some(match may(path)? {
+        Everybody => "everybody",
+        Hosts => "hosts",
+        People(least) => least.name(),
+    })
+}
+
 /// Why a call is refused; none when it is not.
 pub fn refusal(path: &str, who: Who) -> Option<Status> {
     match (may(path), who) {
@@ -253,6 +263,22 @@ mod tests {
         let calls = calls();
         assert!(calls.len() > 25, "{} calls", calls.len());
         assert_eq!(calls, rows, "decide who may make a call before it is there");
+    }
+
+    #[test]
+    fn the_reference_has_every_path() {
+        let page =
+            std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/http-api.md");
+        let page = std::fs::read_to_string(page).expect("the reference");
+        let paths = PATHS.iter().filter(|(path, _)| *path != "/index.html");
+        let folders = FOLDERS.iter().filter(|(folder, _)| *folder != "/assets/");
+        for (path, _) in paths.chain(folders) {
+            let told = [format!(" {path}"), format!("`{path}")];
+            assert!(
+                told.iter().any(|one| page.contains(one)),
+                "{path} is not there"
+            );
+        }
     }
 
     #[test]
