@@ -7,7 +7,7 @@ use crate::{
     tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
-use proto::COLLECTOR_PORT;
+use profile::fleet::COLLECTOR_PORT;
 use std::ffi::OsString;
 
 /// Query a Fleetprof agent (one host) or collector (a fleet).

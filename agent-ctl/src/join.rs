@@ -7,7 +7,7 @@ use crate::peer::Connection;
 use crate::terminal::{Out, clean};
 use crate::when::rfc3339;
 use anyhow::Result;
-use proto::COLLECTOR_TLS_PORT;
+use profile::fleet::COLLECTOR_TLS_PORT;
 use proto::agent::{FleetMembership, JoinFleetRequest};
 use proto::credential::Credential;
 use serde::Serialize;

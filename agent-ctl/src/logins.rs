@@ -7,7 +7,7 @@
 
 use crate::exit::{self, fail};
 use anyhow::{Context, Result};
-use proto::COLLECTOR_PORT;
+use profile::fleet::COLLECTOR_PORT;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::DirBuilder;

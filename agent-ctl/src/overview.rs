@@ -10,6 +10,7 @@ use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
 use crate::when::{Clock, Range, rfc3339};
 use anyhow::Result;
+use profile::SIGNIFICANT_ERRORS;
 use proto::agent::TimeRange;
 use proto::collector::{
     Change, Outlier, OverviewFunction, OverviewRequest, OverviewResponse, OverviewRow,
@@ -25,8 +26,8 @@ use std::time::Duration;
 Only a collector knows a fleet: use --collector or FLEETPROF_COLLECTOR. CPU is in cores, as the \
 kernel accounts it, so lost samples do not matter; with --comm, --pid or --thread it comes from \
 samples. Only significant changes are listed: at most one in a hundred is chance. A change is the \
-difference from SINCE on, and ± is its standard error. A change on a few hosts is found even if \
-the sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
+difference from SINCE on, and ± is its 95 % error. A change on a few hosts is found even if the \
+sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
 its other hosts.
 Exit code 6: data of the range is missing.
 
@@ -295,7 +296,7 @@ impl View<'_> {
                     (_, true) => format!("{:+.2} gone", change.cores),
                     _ => format!("{:+.2}", change.cores),
                 }),
-                change.map_or_else(dash, |change| format!("{:.2}", change.error)),
+                change.map_or_else(dash, |change| format!("{:.2}", error_95(change.error))),
                 change.map_or_else(dash, |change| match change.since_unix_ns {
                     0 => "before".to_owned(),
                     since => self.clock.show_time(since),
@@ -331,7 +332,7 @@ impl View<'_> {
                 format!("{:.2}", row.cores),
                 format!("{:.2}", row.baseline_cores),
                 format!("{:+.2}", row.cores - row.baseline_cores),
-                format!("{:.2}", row.error),
+                format!("{:.2}", error_95(row.error)),
                 row.name.clone(),
                 row.module.clone(),
                 name(&row.service),
@@ -381,7 +382,12 @@ fn significant(rows: &[OverviewRow]) -> impl Iterator<Item = &OverviewRow> {
 
 /// `+1.25 ± 0.08`.
 fn amount(change: &Change) -> String {
-    format!("{:+.2} ± {:.2}", change.cores, change.error)
+    format!("{:+.2} ± {:.2}", change.cores, error_95(change.error))
+}
+
+/// Half the width of the 95 % interval, as `diff` says it.
+fn error_95(std_error: f64) -> f64 {
+    std_error * SIGNIFICANT_ERRORS
 }
 
 /// ` (+62 %)` of what was; nothing of nothing.
@@ -437,7 +443,7 @@ struct JsonRow<'a> {
 #[derive(Serialize)]
 struct JsonChange {
     cores: f64,
-    error: f64,
+    error_95: f64,
     significant: bool,
     since: Option<String>,
     until: Option<String>,
@@ -452,7 +458,7 @@ struct JsonFunction<'a> {
     module: &'a str,
     cores: f64,
     baseline_cores: f64,
-    error: f64,
+    error_95: f64,
     significant: bool,
     appeared: bool,
     vanished: bool,
@@ -502,7 +508,7 @@ impl<'a> JsonRow<'a> {
             baseline_cores: row.baseline_cores,
             change: row.change.map(|change| JsonChange {
                 cores: change.cores,
-                error: change.error,
+                error_95: error_95(change.error),
                 significant: change.significant,
                 since: time(change.since_unix_ns),
                 until: time(change.until_unix_ns),
@@ -526,7 +532,7 @@ impl<'a> JsonFunction<'a> {
             module: &row.module,
             cores: row.cores,
             baseline_cores: row.baseline_cores,
-            error: row.error,
+            error_95: error_95(row.error),
             significant: row.significant,
             appeared: row.appeared,
             vanished: row.vanished,

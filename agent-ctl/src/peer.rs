@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::ArgMatches;
 use clap::error::ErrorKind;
 use clap::parser::ValueSource;
-use proto::COLLECTOR_PORT;
+use profile::fleet::COLLECTOR_PORT;
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
 use std::str::FromStr;

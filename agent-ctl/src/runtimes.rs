@@ -107,7 +107,14 @@ pub fn line(runtimes: &[RuntimeStatus]) -> String {
 /// A row a process, those with the most samples first, and how many are left out.
 pub fn table(out: &Out, runtimes: &[RuntimeStatus]) -> String {
     let headings = [
-        ">PID", "COMM", "RUNTIME", ">SAMPLES", ">NAMED", ">WHOLE", "NAMES", "WHY NOT",
+        ">PID",
+        "COMM",
+        "RUNTIME",
+        ">SAMPLES",
+        ">NAMED",
+        ">COMPLETE",
+        "NAMES",
+        "WHY NOT",
     ];
     let mut table = Table::new(&headings);
     for found in runtimes.iter().take(ROWS_MAX) {

@@ -14,6 +14,7 @@ mod coverage;
 mod dictionary;
 mod diff;
 mod filter;
+pub mod fleet;
 pub mod formats;
 mod frame;
 mod functions;

@@ -59,9 +59,6 @@ pub use weight::{Rows, chunk_heap_bytes};
 /// Encoded descriptors of every .proto file, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// Port of collectors for agents and for those who ask, where none is given.
-pub const COLLECTOR_PORT: u16 = 7600;
-
 /// What may come over one stream between agent and collector before it is read. Unit: bytes. It is
 /// half of the largest message: a window of a large host goes in one piece where nobody waits.
 pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
@@ -75,18 +72,9 @@ pub const STREAMS_PER_AGENT: u32 = 4;
 /// to 2 GiB where a collector reads nothing.
 pub const CONNECTION_WINDOW_BYTES: u32 = STREAMS_PER_AGENT * STREAM_WINDOW_BYTES;
 
-/// Port of collectors for agents of other hosts, with TLS, where none is given.
-pub const COLLECTOR_TLS_PORT: u16 = 7601;
-
 /// The name in every collector's certificate of its fleet's authority: whatever address, balancer
 /// or tunnel leads there, this is who must answer.
 pub const COLLECTOR_NAME: &str = "collector.fleetprof.internal";
-
-/// Longest id and longest name of a host. A node of Kubernetes is called by up to 253 bytes, and
-/// the name of its cluster (32 bytes) and a slash may stand before it. Unit: bytes.
-pub const HOST_ID_BYTES_MAX: usize = 288;
-/// See [`HOST_ID_BYTES_MAX`].
-pub const HOST_NAME_BYTES_MAX: usize = 288;
 
 /// Largest profile of a pin that a collector takes, its minutes and its capture each. Unit: encoded
 /// bytes over all chunks. An agent's pin is 16 MiB with the defaults, packed.

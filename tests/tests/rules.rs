@@ -40,7 +40,7 @@ const EDGES: &[(&str, &[&str])] = &[
     ),
     (
         "fleetprof-agent-config",
-        &["fleetprof-config", "fleetprof-profile", "fleetprof-proto"],
+        &["fleetprof-config", "fleetprof-profile"],
     ),
     (
         "fleetprof-perf",

@@ -53,6 +53,9 @@ pub fn draw(frame: &mut Frame<'_>, app: &App, colour: bool) {
         let text = match (&app.trouble, app.filter.is_empty()) {
             (Some(_), _) => "",
             _ if app.is_asking() => "asking the collector",
+            (None, true) if app.info.quality.taken == 0 && app.info.quality.idle == 0 => {
+                "waiting for the first samples"
+            }
             (None, true) => "no samples: every CPU was idle",
             (None, false) => "nothing matches the filter",
         };

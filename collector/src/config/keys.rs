@@ -8,7 +8,7 @@ use config::{
     Key, Kind, Reload, Value, as_text, log, path_or_null, put_bool, put_int, put_word,
     socket_address, text_or_null, word,
 };
-use proto::COLLECTOR_PORT;
+use profile::fleet::COLLECTOR_PORT;
 use std::path::PathBuf;
 
 const LOGINS: &[(Login, &str)] = &[(Login::Auto, "auto"), (Login::Always, "always")];

@@ -3,7 +3,7 @@
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
 use super::{Auth, Config, Log};
-use proto::COLLECTOR_PORT;
+use profile::fleet::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;

@@ -20,7 +20,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
 
 /// Longest name of a host, what agents take too. Unit: bytes.
-const NAME_BYTES_MAX: usize = proto::HOST_NAME_BYTES_MAX;
+const NAME_BYTES_MAX: usize = profile::fleet::HOST_NAME_BYTES_MAX;
 
 /// Most labels of an invitation, and their longest name and value. Unit: labels, bytes.
 const LABELS_MAX: usize = 16;

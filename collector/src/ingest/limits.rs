@@ -65,7 +65,7 @@ pub const LABEL_NAME_BYTES_MAX: usize = 128;
 pub const LABEL_VALUE_BYTES_MAX: usize = 4096;
 
 /// Longest text of facts: names, versions, events, units, causes. Unit: bytes; longer ones are cut.
-pub const FACT_BYTES_MAX: usize = proto::HOST_NAME_BYTES_MAX;
+pub const FACT_BYTES_MAX: usize = profile::fleet::HOST_NAME_BYTES_MAX;
 
 /// Most degradations of an agent that are kept, the most severe first. Agents have some fifty
 /// kinds, of which few hold at a time.

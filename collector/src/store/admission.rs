@@ -10,7 +10,7 @@ use std::collections::HashMap;
 pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
 
 /// Longest host id, what agents take too. Unit: bytes.
-pub const HOST_ID_BYTES_MAX: usize = proto::HOST_ID_BYTES_MAX;
+pub const HOST_ID_BYTES_MAX: usize = profile::fleet::HOST_ID_BYTES_MAX;
 
 /// Labels that only samples have: no host as a whole has them, and the kernel's accounting is not
 /// known by them.

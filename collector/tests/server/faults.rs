@@ -124,7 +124,10 @@ async fn who_one_is_comes_first_and_is_checked() {
     assert_eq!(agent.end().await.code(), Code::InvalidArgument);
     for (host_id, boot_id) in [
         (String::new(), vec![1; 16]),
-        ("x".repeat(proto::HOST_ID_BYTES_MAX + 1), vec![1; 16]),
+        (
+            "x".repeat(profile::fleet::HOST_ID_BYTES_MAX + 1),
+            vec![1; 16],
+        ),
         ("x".to_owned(), vec![1; 15]),
     ] {
         let mut agent = PushStream::connect(rig.channel().await)

@@ -2,7 +2,7 @@
 
 use crate::identity::{hello_of, now, start};
 use crate::rig::{PushStream, starting, window};
-use proto::HOST_NAME_BYTES_MAX;
+use profile::fleet::HOST_NAME_BYTES_MAX;
 use proto::collector::{InviteRequest, Outcome};
 use testkit::fake::member::{EnrollError, Host};
 use tonic::Code;

@@ -244,7 +244,7 @@ async fn what_makes_no_sense_is_refused_and_leaves_nothing() {
         end_unix_ns: 4,
     });
     let mut nobody = hello("a", 1);
-    nobody.host_id = "x".repeat(proto::HOST_ID_BYTES_MAX + 1);
+    nobody.host_id = "x".repeat(profile::fleet::HOST_ID_BYTES_MAX + 1);
     let nobody = Body::Head(PinHead {
         hello: Some(nobody),
         pin: Some(pin(1)),

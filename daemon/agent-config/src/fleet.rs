@@ -71,7 +71,7 @@ const fn word(
 pub(super) const fn host_id_key() -> Key<Config> {
     Key {
         path: "collector.host_id",
-        kind: Kind::IdOrNull(proto::HOST_ID_BYTES_MAX),
+        kind: Kind::IdOrNull(profile::fleet::HOST_ID_BYTES_MAX),
         unit: "",
         reload: Reload::Restart,
         doc: "Id of this host at the collector. It must stay the same after a reboot, and be \
@@ -89,7 +89,7 @@ pub(super) const fn host_id_key() -> Key<Config> {
 pub(super) const fn host_name_key() -> Key<Config> {
     word(
         "collector.host_name",
-        proto::HOST_NAME_BYTES_MAX,
+        profile::fleet::HOST_NAME_BYTES_MAX,
         "Name of this host. It becomes the label host, unless the host joined with another name. \
          In a pod, use the name of the node. null: the host name.",
         |c| text_or_null(&c.collector.host_name),

@@ -12,8 +12,8 @@ use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
     put_int, put_word, socket_address, word,
 };
+use profile::fleet::COLLECTOR_PORT;
 use profile::key;
-use proto::COLLECTOR_PORT;
 use std::path::{Path, PathBuf};
 
 /// Sections with a sentence each, in the order of the file.

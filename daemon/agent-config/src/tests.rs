@@ -599,7 +599,7 @@ fn a_host_may_be_called_as_a_node_and_its_cluster_are() {
     };
     let config = node(32 + 1 + 253).unwrap();
     assert_eq!(config.collector.host_id, config.collector.host_name);
-    assert!(node(proto::HOST_ID_BYTES_MAX + 1).is_err());
+    assert!(node(profile::fleet::HOST_ID_BYTES_MAX + 1).is_err());
 }
 
 #[test]

@@ -416,7 +416,7 @@ impl Run {
             let mut info = lock(&self.running.info);
             info.state = state.into();
             info.elapsed_ns = sampled.as_nanos() as u64;
-            info.notices.extend(notices);
+            add_new(&mut info.notices, notices);
             error.clone_into(&mut info.error);
             info.clone()
         };
@@ -464,6 +464,15 @@ fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
         notices.push(format!("{} damaged records were skipped", all.malformed));
     }
     notices
+}
+
+/// Adds those that are not there yet: rings that are opened again say once more what they hold.
+fn add_new(notices: &mut Vec<String>, more: Vec<String>) {
+    for notice in more {
+        if !notices.contains(&notice) {
+            notices.push(notice);
+        }
+    }
 }
 
 /// What is known of the waits of a profile, with what its stacks say.
@@ -625,6 +634,14 @@ impl Cost {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_rings_say_again_is_said_once() {
+        let mut notices = vec!["rings hold 143 ms".to_owned()];
+        let more = ["one event in 20", "rings hold 143 ms"].map(str::to_owned);
+        add_new(&mut notices, more.to_vec());
+        assert_eq!(notices, ["rings hold 143 ms", "one event in 20"]);
+    }
 
     #[test]
     fn an_event_that_was_counted_for_a_part_of_the_time_is_told() {

@@ -242,8 +242,9 @@ pub fn windows_that_make_no_sense_are_refused(_: &dyn Engine, place: Box<dyn Pla
         web(5, 0)
             .account("/a", 1, 0)
             .with(|window| window.accounts[0].labels = 2),
-        web(6, 0)
-            .with(|window| window.origin.host.host_id = "x".repeat(proto::HOST_ID_BYTES_MAX + 1)),
+        web(6, 0).with(|window| {
+            window.origin.host.host_id = "x".repeat(profile::fleet::HOST_ID_BYTES_MAX + 1)
+        }),
         web(7, 0),
     ];
     let taken = push(&*store, &drafts);

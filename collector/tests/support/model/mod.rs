@@ -222,7 +222,7 @@ impl State {
         } else if end <= start || end.saturating_sub(start) > 3600 * SECOND {
             "its time makes no sense"
         } else if window.origin.host.host_id.is_empty()
-            || window.origin.host.host_id.len() > proto::HOST_ID_BYTES_MAX
+            || window.origin.host.host_id.len() > profile::fleet::HOST_ID_BYTES_MAX
         {
             "its host id is empty or too long"
         } else if unknown_set {

@@ -2,12 +2,9 @@
 // `profile/src/diff.rs` computes it.
 
 import type { Profile } from '../query/profile';
-import type { ChangeRow, Changes, Side } from '../tables/changes';
+import { type ChangeRow, type Changes, SIGNIFICANT_ERRORS, type Side } from '../tables/changes';
 import { Names } from './names';
 import { KIND_LABEL } from './tree';
-
-/** How many standard errors a share must move: 95 % of chance stays below. */
-const SIGNIFICANT_ERRORS = 1.96;
 
 /** One side, by name. */
 interface Sums {

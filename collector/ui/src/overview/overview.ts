@@ -4,6 +4,7 @@ import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '..
 import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
 import type { Baseline } from '../state/selection';
+import { SIGNIFICANT_ERRORS } from '../tables/changes';
 import * as format from '../text/format';
 import { type Range, absoluteSpec, before, toMs } from '../time/range';
 
@@ -38,8 +39,11 @@ export const cores = (value: number) => format.significant(Math.abs(value) < 0.0
 /** `+1.25`. */
 export const signed = (value: number) => `${value < 0 ? '−' : '+'}${cores(Math.abs(value))}`;
 
-/** `± 0.08`: as many decimals as tell something. */
-export const error = (value: number) => `± ${value < 0.1 ? value.toFixed(3) : value.toFixed(2)}`;
+/** `± 0.08`: the 95 % error of a standard error, with as many decimals as tell something. */
+export function error(stdError: number): string {
+  const error95 = stdError * SIGNIFICANT_ERRORS;
+  return `± ${error95 < 0.1 ? error95.toFixed(3) : error95.toFixed(2)}`;
+}
 
 /** When a change began: `since 14:22:00`. */
 export function when(change: Change): string {

@@ -8,7 +8,7 @@ import { Empty, Module, Name } from '../app/parts';
 import { escapeRegex } from '../flame/search';
 import { KIND } from '../query/outcome';
 import * as format from '../text/format';
-import type { ChangeRow, Changes } from './changes';
+import { type ChangeRow, type Changes, SIGNIFICANT_ERRORS } from './changes';
 
 const SPREAD =
   'The error shows how much the share varies between parts of each range, and is never below the sampling error. It does not include differences between hosts.';
@@ -30,7 +30,7 @@ const FEW_SAMPLES = 1000;
  * told.
  */
 export function fewText(side: string, samples: number): string {
-  const points = 1.96 * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
+  const points = SIGNIFICANT_ERRORS * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
   return `${side}: ${format.plural(samples, 'sample')}, too few for changes under ${Math.ceil(points)} pp`;
 }
 
@@ -87,7 +87,7 @@ export function DiffTable({ changes, rates, unit }: Props) {
       title: cores ? (unit === 'nanoseconds' ? 'Change, cores' : 'Change a second') : 'Change',
       hint: cores
         ? 'Change of the mean; the normal variation of the load is not included'
-        : `Change and its standard error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
+        : `Change and its 95 % error, in percentage points. ${sure ? SPREAD : SAMPLING}`,
       number: true,
       by: (row) => Math.abs(change(row)),
       cell: (row) => (
@@ -96,7 +96,8 @@ export function DiffTable({ changes, rates, unit }: Props) {
             `${change(row) < 0 ? '−' : '+'}${format.significant(Math.abs(change(row)))}`
           ) : (
             <>
-              {format.points(change(row))} <small class="soft">± {format.significant(row.shareError * 100, 2)}</small>
+              {format.points(change(row))}{' '}
+              <small class="soft">± {format.significant(row.shareError * SIGNIFICANT_ERRORS * 100, 2)}</small>
             </>
           )}
         </span>

@@ -4,6 +4,9 @@
 import type { DiffResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { lostPart } from '../query/quality';
 
+/** How many standard errors a share must move: 95 % of chance stays below. */
+export const SIGNIFICANT_ERRORS = 1.96;
+
 /** A function before and after. */
 export interface ChangeRow {
   name: string;
