@@ -582,6 +582,30 @@ fn every_link_in_the_documentation_leads_somewhere() {
 }
 
 #[test]
+fn every_source_file_that_the_documentation_names_is_there() {
+    let name = Regex::new(r"`([\w./-]+\.(?:rs|proto|ts|tsx))`").unwrap();
+    let all: Vec<_> = files()
+        .iter()
+        .map(|file| format!("/{}", file.display()))
+        .collect();
+    let mut wrong = Vec::new();
+    for page in all.iter().filter(|file| file.ends_with(".md")) {
+        let text = std::fs::read_to_string(root().join(&page[1..])).unwrap();
+        for found in name.captures_iter(&text) {
+            let ending = format!("/{}", &found[1]);
+            if !all.iter().any(|file| file.ends_with(&ending)) {
+                wrong.push(format!("{page}: {}", &found[1]));
+            }
+        }
+    }
+    assert!(
+        wrong.is_empty(),
+        "files that are not there:\n{}",
+        wrong.join("\n")
+    );
+}
+
+#[test]
 fn headings_are_linked_by_what_is_left_of_their_text() {
     let page = "# A `b.c`: d's\n## A b\n```\n# no\n```\n## A b\n#no\n";
     let expected = ["a-b", "a-b-1", "a-bc-ds"].map(str::to_owned);

@@ -8,34 +8,44 @@ use debuginfod::{FetchOutcome, Servers};
 use profile::NameSource;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-/// How often the thread looks for something to do.
+/// How often the thread looks whether uploads are still being read. It has no runtime to wait with.
 const LOOK: Duration = Duration::from_millis(500);
 
-/// Starts the thread; it ends when nobody has the symbols any more.
-pub fn start(inner: &Arc<Inner>, mut servers: Servers) -> Result<(), std::io::Error> {
+/// Longest wait for something to do: servers rest no longer.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
+
+/// Starts the thread, which looks for something to do when `bell` rings; it ends when nobody has
+/// the symbols any more.
+pub fn start(
+    inner: &Arc<Inner>,
+    mut servers: Servers,
+    bell: Receiver<()>,
+) -> Result<(), std::io::Error> {
     let inner = Arc::downgrade(inner);
     let thread = std::thread::Builder::new().name("fp-debuginfod".to_owned());
-    thread.spawn(move || while step(&inner, &mut servers) {})?;
+    thread.spawn(move || while step(&inner, &mut servers, &bell) {})?;
     Ok(())
 }
 
 /// Asks for one build; false at the end.
-fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
+fn step(inner: &Weak<Inner>, servers: &mut Servers, bell: &Receiver<()>) -> bool {
     let Some(strong) = inner.upgrade() else {
         return false;
     };
-    let next = match servers.rest() {
+    let rest = servers.rest();
+    let next = match rest {
         Duration::ZERO => strong.wanted().and_then(|mut wanted| wanted.take()),
         // Who is away says nothing of what it has.
         _ => None,
     };
     let Some(build) = next else {
         drop(strong);
-        std::thread::sleep(LOOK);
-        return true;
+        let wait = if rest.is_zero() { WAIT_MAX } else { rest };
+        return bell.recv_timeout(wait) != Err(RecvTimeoutError::Disconnected);
     };
     let path = strong.dir.join(format!("{INCOMING}debuginfod"));
     // A download does not keep the symbols from being closed.

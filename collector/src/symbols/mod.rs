@@ -26,6 +26,7 @@ use debuginfod::{FetchQueue, Servers};
 use profile::NameSource;
 use std::io;
 use std::path::{Path, PathBuf};
+use std::sync::mpsc::{self, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use tokio::sync::{Semaphore, watch};
 
@@ -60,6 +61,8 @@ struct Inner {
     table: Option<Table>,
     /// Builds to ask servers for; none: nobody asks.
     wanted: Option<Mutex<FetchQueue>>,
+    /// Wakes the thread that asks servers.
+    bell: SyncSender<()>,
     reading: Arc<Semaphore>,
     receiving: Semaphore,
     shutdown: watch::Receiver<bool>,
@@ -91,10 +94,12 @@ impl Symbols {
         });
         let servers = &options.debuginfod;
         let asks = !servers.is_empty() && table.is_ok();
+        let (bell, rings) = mpsc::sync_channel(1);
         let symbols = Symbols(Arc::new(Inner {
             dir: options.dir.clone(),
             table: table.ok(),
             wanted: asks.then(Mutex::default),
+            bell,
             reading: Arc::new(Semaphore::new(READ_AT_ONCE)),
             receiving: Semaphore::new(RECEIVE_AT_ONCE),
             shutdown,
@@ -104,7 +109,7 @@ impl Symbols {
         }));
         symbols.0.remove_leftovers();
         if asks {
-            fetch::start(&symbols.0, Servers::new(servers, FILE_BYTES_MAX))?;
+            fetch::start(&symbols.0, Servers::new(servers, FILE_BYTES_MAX), rings)?;
         }
         Ok(symbols)
     }
@@ -137,6 +142,8 @@ impl Names for Symbols {
     fn want(&self, builds: Vec<String>) {
         if let Some(mut wanted) = self.0.wanted() {
             wanted.add(builds);
+            // One ring is enough for all that waits.
+            let _ = self.0.bell.try_send(());
         }
     }
 }

@@ -17,7 +17,7 @@ use std::fs::{self, File};
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, SystemTime};
 
 /// Largest file. Unit: bytes. Larger ones are not read by the symbolizer either.
@@ -26,8 +26,8 @@ const FILE_BYTES_MAX: u64 = 1 << 30;
 /// Where fetched files have their names while they come.
 const INCOMING: &str = "incoming";
 
-/// How often the thread looks for something to do.
-const LOOK: Duration = Duration::from_millis(500);
+/// Longest wait for something to do: servers rest no longer.
+const WAIT_MAX: Duration = Duration::from_secs(3600);
 
 /// Builds that are there.
 #[derive(Default)]
@@ -42,6 +42,8 @@ pub struct FetchedFiles {
     dir: PrivateDir,
     bytes_max: u64,
     state: Mutex<State>,
+    /// Rings when a build is wanted.
+    bell: Condvar,
     counters: Arc<SymbolCounters>,
 }
 
@@ -70,6 +72,7 @@ impl FetchedFiles {
             dir,
             bytes_max,
             state: Mutex::default(),
+            bell: Condvar::new(),
             counters,
         };
         let there = files.list().into_iter().map(|kept| kept.build_id);
@@ -88,6 +91,7 @@ impl FetchedFiles {
             return true;
         }
         state.wanted.add(vec![build_id.to_owned()]);
+        self.bell.notify_one();
         false
     }
 
@@ -119,14 +123,22 @@ impl FetchedFiles {
     pub fn run(&self, urls: &[String]) -> ! {
         let mut servers = Servers::new(urls, FILE_BYTES_MAX.min(self.bytes_max));
         loop {
-            let next = match servers.rest() {
-                Duration::ZERO => self.state().wanted.take(),
+            let rest = servers.rest();
+            let mut state = self.state();
+            let (next, wait) = match rest {
+                Duration::ZERO => (state.wanted.take(), WAIT_MAX),
                 // Who is away says nothing of what it has.
-                _ => None,
+                rest => (None, rest),
             };
             match next {
-                Some(build_id) => self.fetch(&mut servers, &build_id),
-                None => std::thread::sleep(LOOK),
+                Some(build_id) => {
+                    drop(state);
+                    self.fetch(&mut servers, &build_id);
+                }
+                None => {
+                    let woken = self.bell.wait_timeout(state, wait);
+                    drop(woken.unwrap_or_else(PoisonError::into_inner));
+                }
             }
         }
     }
