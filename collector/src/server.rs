@@ -5,37 +5,31 @@
 //! `fp-survey`, which looks for hosts in trouble; and `fp-debuginfod`, which fetches symbols where
 //! servers are configured. `fp-audit` writes what was done.
 
-use crate::access::{AccessAdmin, AccessError, People};
-use crate::annotations::{AnnotationOptions, Annotations};
-use crate::audit::{Audit, Event};
+use crate::access::{AccessAdmin, AccessError};
+use crate::audit::Event;
 use crate::config::Config;
-use crate::config::outside::HostNames;
-use crate::control::{self, Control, ControlOptions};
 use crate::grpc::{self, GrpcError};
-use crate::identity::{Fleet, FleetAdmin, IdentityError, Outside};
-use crate::ingest::limits::Timeouts;
-use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked, stopped};
-use crate::listen::{self, ListenError};
+use crate::identity::{FleetAdmin, IdentityError};
+use crate::ingest::{Hosts, Ingest, StorePanicked, stopped};
+use crate::listen::ListenError;
 use crate::metrics::Metrics;
-use crate::pins::{Bounds, Pins, limits::PINS_MAX};
-use crate::query::{Facts, Queries, QueryOptions};
 use crate::store::{OpenStore, StoreError};
-use crate::symbols::{SymbolOptions, Symbols};
 use crate::time::Clock;
 use crate::upkeep::Upkeep;
 use crate::web;
 use proto::calls::Patience;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::{JoinError, JoinHandle, JoinSet};
 
+mod listeners;
 mod pages;
+mod parts;
 
-/// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each
-/// has more cgroups than this only when it groups by host too.
-const LINES_MAX: usize = 1_000_000;
+pub use listeners::Addresses;
+
+use listeners::Listeners;
 
 /// Why the collector ended.
 #[derive(Debug, thiserror::Error)]
@@ -77,19 +71,6 @@ pub enum ServeError {
     Close(#[source] StoreError),
 }
 
-/// Where a collector listens.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Addresses {
-    /// For agents and commands.
-    pub grpc: SocketAddr,
-    /// For browsers and scrapers.
-    pub http: SocketAddr,
-    /// For agents of other hosts.
-    pub tls: Option<SocketAddr>,
-    /// For browsers of other machines.
-    pub https: Option<SocketAddr>,
-}
-
 /// Checks what a configuration says in texts of its own, beside its keys.
 ///
 /// # Errors
@@ -125,37 +106,10 @@ pub async fn serve_confined(
     (mut stop, given_up): (watch::Receiver<bool>, sandbox::Report),
     ready: impl FnOnce(Addresses),
 ) -> Result<(), ServeError> {
-    let grpc = listen::bind(config.listen.grpc).await?;
-    let http = listen::bind(config.listen.http).await?;
-    let tls = match config.listen.tls {
-        Some(address) => Some(listen::bind_any(address).await?),
-        None => None,
-    };
-    let https = match config.listen.https {
-        Some(address) => Some(listen::bind_any(address).await?),
-        None => None,
-    };
-    let bound = |listener: &tokio::net::TcpListener, address| {
-        listener.local_addr().map_err(|source| {
-            let error = ListenError::Bind { address, source };
-            ServeError::Listen(error)
-        })
-    };
-    let addresses = Addresses {
-        grpc: bound(&grpc, config.listen.grpc)?,
-        http: bound(&http, config.listen.http)?,
-        tls: match (&tls, config.listen.tls) {
-            (Some(listener), Some(address)) => Some(bound(listener, address)?),
-            _ => None,
-        },
-        https: match (&https, config.listen.https) {
-            (Some(listener), Some(address)) => Some(bound(listener, address)?),
-            _ => None,
-        },
-    };
+    let (listeners, addresses) = Listeners::bind(config).await?;
     let asks = pages::asks(config);
-    let fleet = match tls.is_some() || https.is_some() || asks {
-        true => Some(fleet(config, clock.clone())?),
+    let fleet = match addresses.tls.is_some() || addresses.https.is_some() || asks {
+        true => Some(parts::fleet(config, clock.clone())?),
         false => None,
     };
     let (shutdown, ending) = watch::channel(false);
@@ -163,76 +117,34 @@ pub async fn serve_confined(
     metrics.sandboxed(&given_up);
     let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
     let upkeep = Upkeep::start(store.clone(), hosts.clone(), clock.clone(), metrics.clone());
-    let (upkeep, mut upkeep_ended) = upkeep.map_err(|source| ServeError::Thread {
-        thread: "fp-upkeep",
-        source,
-    })?;
+    let (upkeep, mut upkeep_ended) = upkeep.map_err(parts::no_thread("fp-upkeep"))?;
     let streams = config.ingest.streams_max as usize;
-    let ingest = Ingest::start(
-        store.sink.clone(),
-        hosts.clone(),
-        IngestOptions {
-            streams,
-            memory_bytes: config.ingest.memory_bytes(),
-            timeouts: Timeouts::default(),
-        },
-        clock.clone(),
-        metrics.clone(),
-        ending.clone(),
-    );
-    let (ingest, mut pushing) = ingest.map_err(|source| ServeError::Thread {
-        thread: ingest::THREAD,
-        source,
-    })?;
+    let known = (&hosts, clock.clone());
+    let (ingest, mut pushing) = parts::ingest(config, &store, known, &metrics, &ending)?;
     let started = (clock.clone(), given_up);
-    let queries = queries(config, &store, &hosts, started, &metrics);
-    let audit = Audit::start(
-        &config.data_dir.join("audit"),
-        config.audit.disk_bytes(),
-        clock.clone(),
-        metrics.clone(),
-    );
-    let audit = audit.map_err(|source| ServeError::Thread {
-        thread: "fp-audit",
-        source,
-    })?;
-    audit.note(
-        Event::by("collector", String::new(), "start").with("version", env!("CARGO_PKG_VERSION")),
-    );
+    let queries = parts::queries(config, &store, &hosts, started, &metrics);
+    let audit = parts::audit(config, clock.clone(), &metrics)?;
     let people = match &fleet {
-        Some(fleet) => Some(people(config, fleet, &clock, &audit, &metrics)?),
+        Some(fleet) => Some(parts::people(config, fleet, &clock, &audit, &metrics)?),
         None => None,
     };
-    let control = Control::new(
-        queries.clone(),
-        ControlOptions {
-            streams,
-            memory_bytes: config.query.memory_bytes(),
-            timeouts: control::limits::Timeouts::default(),
-            advertise: config.control.advertise.map(|address| address.to_string()),
-            captures_dir: config.data_dir.join("captures"),
-            captures: Bounds {
-                bytes: config.captures.disk_bytes(),
-                owner_bytes: u64::MAX,
-                count: config.captures.count_max as usize,
-                age_ns: config.captures.retention_ns(),
-            },
-        },
-        (clock.clone(), audit.clone()),
-        metrics.clone(),
-        ending.clone(),
-    );
-    let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
+    let recorded = (clock.clone(), audit.clone());
+    let control = parts::control(config, &queries, recorded, &metrics, &ending);
+    let symbols = parts::symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
-    let annotations = annotations(config, (&clock, &audit), &metrics, &ending);
+    let annotations = parts::annotations(config, (&clock, &audit), &metrics, &ending);
     annotations.ready().await;
     ingest.watched_by(Arc::new(annotations.clone()));
-    let annotating = tokio::spawn(annotations.clone().keep());
-    let pins = pins(config, &queries, clock, &metrics, &ending);
-    let bounding = tokio::spawn(pins.clone().keep_bounds());
-    let pruning = tokio::spawn(control.clone().keep_bounds());
-    let announcing = tokio::spawn(control.clone().announce());
+    let pins = parts::pins(config, &queries, clock, &metrics, &ending);
+    let mut housekeeping = JoinSet::new();
+    housekeeping.spawn(annotations.clone().keep());
+    housekeeping.spawn(pins.clone().keep_bounds());
+    housekeeping.spawn(control.clone().keep_bounds());
+    housekeeping.spawn(control.clone().announce());
+    if let Some(people) = &people {
+        housekeeping.spawn(people.clone().keep());
+    }
     let agents = grpc::AgentServices {
         ingest: ingest.clone(),
         control: control.clone(),
@@ -259,8 +171,7 @@ pub async fn serve_confined(
         }),
         access,
     };
-    let keeping = people.clone().map(|people| tokio::spawn(people.keep()));
-    let members = match (tls, fleet, people.clone()) {
+    let members = match (listeners.tls, fleet, people.clone()) {
         (Some(listener), Some(fleet), Some(people)) => Some(grpc::serve_members(
             listener,
             services.clone(),
@@ -276,7 +187,7 @@ pub async fn serve_confined(
         _ => None,
     };
     let local = grpc::serve(
-        grpc,
+        listeners.grpc,
         services,
         (streams, Patience::default()),
         addresses.http,
@@ -289,7 +200,8 @@ pub async fn serve_confined(
             None => local.await,
         }
     });
-    let pages = [Some(http), https].into_iter().flatten().zip(entrances);
+    let pages = [Some(listeners.http), listeners.https];
+    let pages = pages.into_iter().flatten().zip(entrances);
     let answers = web::Answers {
         queries: queries.clone(),
         control: control.clone(),
@@ -323,13 +235,7 @@ pub async fn serve_confined(
     if failure.is_none() {
         drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
     }
-    announcing.abort();
-    bounding.abort();
-    pruning.abort();
-    annotating.abort();
-    if let Some(keeping) = keeping {
-        keeping.abort();
-    }
+    housekeeping.abort_all();
     grpc.abort();
     http.abort();
     upkeep.stop();
@@ -353,129 +259,6 @@ pub async fn serve_confined(
         (None, Ok(Err(error))) => Err(ServeError::Close(error)),
         (None, Err(_)) => Err(StorePanicked.into()),
     }
-}
-
-fn queries(
-    config: &Config,
-    store: &OpenStore,
-    hosts: &Arc<Hosts>,
-    (clock, sandbox): (Clock, sandbox::Report),
-    metrics: &Arc<Metrics>,
-) -> Queries {
-    let options = QueryOptions {
-        concurrent: config.query.concurrent as usize,
-        timeout: config.query.timeout(),
-        memory_bytes: config.query.memory_bytes(),
-        nodes: config.query.nodes_max as usize,
-        lines: LINES_MAX,
-    };
-    let facts = Facts {
-        started_unix_ns: clock.now_unix_ns(),
-        store_bytes_max: config.retention.disk_bytes(),
-        sandbox,
-    };
-    Queries::new(store, hosts.clone(), options, facts, clock, metrics.clone())
-}
-
-/// Pins of agents: files of the collector, whatever the store is.
-fn pins(
-    config: &Config,
-    queries: &Queries,
-    clock: Clock,
-    metrics: &Arc<Metrics>,
-    ending: &watch::Receiver<bool>,
-) -> Pins {
-    let bounds = Bounds {
-        bytes: config.pins.disk_bytes(),
-        owner_bytes: config.pins.host_bytes(),
-        count: PINS_MAX,
-        age_ns: config.pins.retention_ns(),
-    };
-    Pins::new(
-        (config.data_dir.join("pins"), bounds),
-        queries.clone(),
-        clock,
-        metrics.clone(),
-        ending.clone(),
-    )
-}
-
-/// What happened to the fleet: files of the collector, whatever the store is.
-fn annotations(
-    config: &Config,
-    (clock, audit): (&Clock, &Audit),
-    metrics: &Arc<Metrics>,
-    ending: &watch::Receiver<bool>,
-) -> Annotations {
-    let options = AnnotationOptions {
-        dir: config.data_dir.join("annotations"),
-        age_ns: config.annotations.retention_ns(),
-        find_deploys: config.annotations.find_deploys,
-    };
-    Annotations::new(
-        options,
-        clock.clone(),
-        audit.clone(),
-        metrics.clone(),
-        ending.clone(),
-    )
-}
-
-/// Symbols of what agents cannot name: files of the collector, whatever the store is.
-fn symbols(
-    config: &Config,
-    clock: Clock,
-    metrics: &Arc<Metrics>,
-    ending: &watch::Receiver<bool>,
-) -> Result<Symbols, ServeError> {
-    let options = SymbolOptions {
-        dir: config.data_dir.join("symbols"),
-        disk_bytes: config.symbols.disk_bytes(),
-        debuginfod: config.symbols.debuginfod.clone(),
-    };
-    let opened = Symbols::open(&options, clock, metrics.clone(), ending.clone());
-    opened.map_err(|source| ServeError::Thread {
-        thread: "fp-debuginfod",
-        source,
-    })
-}
-
-/// Who the hosts of the fleet are: files of the collector, whatever the store is.
-fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
-    let dir = config.data_dir.join("identity");
-    let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
-    let outside = &config.identity.outside;
-    // It was checked when the configuration was read.
-    if let Some(Ok(names)) = outside.hosts.as_deref().map(HostNames::parse) {
-        let shown = outside.cert_file.clone().zip(outside.key_file.clone());
-        let outside = Outside::open(names, outside.ca_files.clone(), shown)?;
-        fleet = fleet.with_outside(outside)?;
-    }
-    tracing::info!(
-        fleet = fleet.authority.fleet_id(),
-        members = fleet.registry.members().len(),
-        "listening for hosts with certificates"
-    );
-    Ok(Arc::new(fleet))
-}
-
-/// Who the people are that may ask from elsewhere: files of the collector, whatever the store is.
-fn people(
-    config: &Config,
-    fleet: &Fleet,
-    clock: &Clock,
-    audit: &Audit,
-    metrics: &Arc<Metrics>,
-) -> Result<Arc<People>, ServeError> {
-    let path = config.data_dir.join("identity").join("people.sqlite");
-    let people = People::open(
-        &path,
-        fleet.authority.key_hash(),
-        clock.clone(),
-        audit.clone(),
-        metrics.clone(),
-    )?;
-    Ok(Arc::new(people))
 }
 
 fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> ServeError {

@@ -1,0 +1,219 @@
+//! The parts of a collector, each made from what the configuration says of it.
+
+use super::ServeError;
+use crate::access::People;
+use crate::annotations::{AnnotationOptions, Annotations};
+use crate::audit::{Audit, Event};
+use crate::config::Config;
+use crate::config::outside::HostNames;
+use crate::control::{self, Control, ControlOptions};
+use crate::identity::{Fleet, Outside};
+use crate::ingest::limits::Timeouts;
+use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked};
+use crate::metrics::Metrics;
+use crate::pins::{Bounds, Pins, limits::PINS_MAX};
+use crate::query::{Facts, Queries, QueryOptions};
+use crate::store::OpenStore;
+use crate::symbols::{SymbolOptions, Symbols};
+use crate::time::Clock;
+use std::io;
+use std::sync::Arc;
+use tokio::sync::watch;
+use tokio::task::JoinHandle;
+
+/// Most rows of totals by label that a query holds. A fleet of 10,000 hosts with 100 cgroups each
+/// has more cgroups than this only when it groups by host too.
+const LINES_MAX: usize = 1_000_000;
+
+pub(super) fn queries(
+    config: &Config,
+    store: &OpenStore,
+    hosts: &Arc<Hosts>,
+    (clock, sandbox): (Clock, sandbox::Report),
+    metrics: &Arc<Metrics>,
+) -> Queries {
+    let options = QueryOptions {
+        concurrent: config.query.concurrent as usize,
+        timeout: config.query.timeout(),
+        memory_bytes: config.query.memory_bytes(),
+        nodes: config.query.nodes_max as usize,
+        lines: LINES_MAX,
+    };
+    let facts = Facts {
+        started_unix_ns: clock.now_unix_ns(),
+        store_bytes_max: config.retention.disk_bytes(),
+        sandbox,
+    };
+    Queries::new(store, hosts.clone(), options, facts, clock, metrics.clone())
+}
+
+/// Pins of agents: files of the collector, whatever the store is.
+pub(super) fn pins(
+    config: &Config,
+    queries: &Queries,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Pins {
+    let bounds = Bounds {
+        bytes: config.pins.disk_bytes(),
+        owner_bytes: config.pins.host_bytes(),
+        count: PINS_MAX,
+        age_ns: config.pins.retention_ns(),
+    };
+    Pins::new(
+        (config.data_dir.join("pins"), bounds),
+        queries.clone(),
+        clock,
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// What happened to the fleet: files of the collector, whatever the store is.
+pub(super) fn annotations(
+    config: &Config,
+    (clock, audit): (&Clock, &Audit),
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Annotations {
+    let options = AnnotationOptions {
+        dir: config.data_dir.join("annotations"),
+        age_ns: config.annotations.retention_ns(),
+        find_deploys: config.annotations.find_deploys,
+    };
+    Annotations::new(
+        options,
+        clock.clone(),
+        audit.clone(),
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// Symbols of what agents cannot name: files of the collector, whatever the store is.
+pub(super) fn symbols(
+    config: &Config,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Result<Symbols, ServeError> {
+    let options = SymbolOptions {
+        dir: config.data_dir.join("symbols"),
+        disk_bytes: config.symbols.disk_bytes(),
+        debuginfod: config.symbols.debuginfod.clone(),
+    };
+    let opened = Symbols::open(&options, clock, metrics.clone(), ending.clone());
+    opened.map_err(no_thread("fp-debuginfod"))
+}
+
+/// Who the hosts of the fleet are: files of the collector, whatever the store is.
+pub(super) fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
+    let dir = config.data_dir.join("identity");
+    let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let outside = &config.identity.outside;
+    // It was checked when the configuration was read.
+    if let Some(Ok(names)) = outside.hosts.as_deref().map(HostNames::parse) {
+        let shown = outside.cert_file.clone().zip(outside.key_file.clone());
+        let outside = Outside::open(names, outside.ca_files.clone(), shown)?;
+        fleet = fleet.with_outside(outside)?;
+    }
+    tracing::info!(
+        fleet = fleet.authority.fleet_id(),
+        members = fleet.registry.members().len(),
+        "listening for hosts with certificates"
+    );
+    Ok(Arc::new(fleet))
+}
+
+/// Who the people are that may ask from elsewhere: files of the collector, whatever the store is.
+pub(super) fn people(
+    config: &Config,
+    fleet: &Fleet,
+    clock: &Clock,
+    audit: &Audit,
+    metrics: &Arc<Metrics>,
+) -> Result<Arc<People>, ServeError> {
+    let path = config.data_dir.join("identity").join("people.sqlite");
+    let people = People::open(
+        &path,
+        fleet.authority.key_hash(),
+        clock.clone(),
+        audit.clone(),
+        metrics.clone(),
+    )?;
+    Ok(Arc::new(people))
+}
+
+/// The log of what was done, opened with the start of the program.
+pub(super) fn audit(
+    config: &Config,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+) -> Result<Audit, ServeError> {
+    let dir = config.data_dir.join("audit");
+    let audit = Audit::start(&dir, config.audit.disk_bytes(), clock, metrics.clone());
+    let audit = audit.map_err(no_thread("fp-audit"))?;
+    let start = Event::by("collector", String::new(), "start");
+    audit.note(start.with("version", env!("CARGO_PKG_VERSION")));
+    Ok(audit)
+}
+
+/// Captures over the fleet.
+pub(super) fn control(
+    config: &Config,
+    queries: &Queries,
+    (clock, audit): (Clock, Audit),
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Control {
+    let options = ControlOptions {
+        streams: config.ingest.streams_max as usize,
+        memory_bytes: config.query.memory_bytes(),
+        timeouts: control::limits::Timeouts::default(),
+        advertise: config.control.advertise.map(|address| address.to_string()),
+        captures_dir: config.data_dir.join("captures"),
+        captures: Bounds {
+            bytes: config.captures.disk_bytes(),
+            owner_bytes: u64::MAX,
+            count: config.captures.count_max as usize,
+            age_ns: config.captures.retention_ns(),
+        },
+    };
+    Control::new(
+        queries.clone(),
+        options,
+        (clock, audit),
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// Takes the windows of agents. With it comes the task that ends when they are not stored any more.
+pub(super) fn ingest(
+    config: &Config,
+    store: &OpenStore,
+    (hosts, clock): (&Arc<Hosts>, Clock),
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Result<(Ingest, JoinHandle<Result<(), StorePanicked>>), ServeError> {
+    let options = IngestOptions {
+        streams: config.ingest.streams_max as usize,
+        memory_bytes: config.ingest.memory_bytes(),
+        timeouts: Timeouts::default(),
+    };
+    let started = Ingest::start(
+        store.sink.clone(),
+        hosts.clone(),
+        options,
+        clock,
+        metrics.clone(),
+        ending.clone(),
+    );
+    started.map_err(no_thread(ingest::THREAD))
+}
+
+/// The error of a thread that could not be started.
+pub(super) fn no_thread(thread: &'static str) -> impl FnOnce(io::Error) -> ServeError {
+    move |source| ServeError::Thread { thread, source }
+}
