@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 use symbolize::budget::FileBudget;
 use symbolize::elf;
-use unwind::info::derive::compare::{Agreement, compare};
+use unwind::info::compare::{Agreement, compare};
 use unwind::info::module::Module;
 
 /// Where the programs and libraries of the distribution are.

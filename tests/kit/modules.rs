@@ -1,49 +1,153 @@
-//! Which top-level modules of a crate use which, as its sources say.
+//! Which modules of a crate use which of their siblings, as the crate's sources say.
 //!
-//! A scan of tokens, not a parser: it reads paths that start with `crate::`, or that climb to the
-//! crate's root with `super::`. It skips comments, texts and what stands under `#[cfg(test)]`,
-//! which may look upwards. A name that the root re-exports counts as a use of the module that has
-//! it. Paths that macros put together are not seen.
+//! A scan of tokens, not a parser: it reads paths that start with `crate::`, `self::` or `super::`,
+//! and what `use` takes from modules that lie in the file's own. It skips comments, texts and what
+//! stands under `#[cfg(test)]`, which may look anywhere. A name that a module above has from another
+//! by `use` counts as of the module that it comes from. Paths that macros put together are not seen,
+//! and neither is which module a method is written in.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::LazyLock;
 
-/// For each module those that it uses, each with the first place that says so.
+/// The names on the way from the crate's root to a module, or to what is in it.
+type Names = Vec<String>;
+
+/// For each module those of its siblings that it uses, each with the first place that says so.
 pub type Graph = BTreeMap<String, BTreeMap<String, String>>;
 
-/// The modules of the crate whose root file lies in `src`, from sources by their paths.
-pub fn graph(sources: &[(PathBuf, String)], src: &Path) -> Graph {
+/// What the modules of one crate use.
+struct Crate {
+    /// All modules that have a file.
+    modules: BTreeSet<Names>,
+    /// What modules have by `use`: where each name comes from.
+    taken: BTreeMap<Names, BTreeMap<String, Names>>,
+    /// The module that uses something, that thing, and where that stands.
+    uses: Vec<(Names, Names, String)>,
+}
+
+/// What lies in the crate whose root file is in `src`, from sources by their paths: for each module
+/// that has others, by its path from `crate` on, which of these use which.
+pub fn graphs(sources: &[(PathBuf, String)], src: &Path) -> BTreeMap<String, Graph> {
     let of_tests = files_of_tests(sources);
     let built = |file: &Path| !of_tests.iter().any(|tests| file.starts_with(tests));
+    let mut all = Crate {
+        modules: BTreeSet::new(),
+        taken: BTreeMap::new(),
+        uses: Vec::new(),
+    };
     let ours: Vec<_> = sources
         .iter()
         .filter(|(file, _)| built(file))
         .filter_map(|(file, text)| Some((file, text, module_path(file.strip_prefix(src).ok()?)?)))
         .collect();
-    let mut graph = Graph::new();
-    let mut exported = BTreeMap::new();
-    for (_, text, path) in &ours {
-        match path.first() {
-            Some(top) => drop(graph.entry(top.clone()).or_default()),
-            None => exported.extend(re_exports(&tokens(text))),
-        }
+    all.modules = ours.iter().map(|(_, _, module)| module.clone()).collect();
+    for (file, text, module) in &ours {
+        all.read(file, &tokens(text), module);
     }
-    let modules: BTreeSet<String> = graph.keys().cloned().collect();
-    for (file, text, path) in &ours {
-        let Some(used) = path.first().and_then(|top| graph.get_mut(top)) else {
-            continue;
-        };
-        for (line, name) in uses(&tokens(text), path.len()) {
-            let to = exported.get(&name).unwrap_or(&name);
-            if modules.contains(to) && Some(to) != path.first() {
-                let place = || format!("{}:{line}", file.display());
-                used.entry(to.clone()).or_insert_with(place);
+    all.graphs()
+}
+
+impl Crate {
+    /// Takes in what a file says.
+    fn read(&mut self, file: &Path, tokens: &[Token<'_>], module: &[String]) {
+        let words: Vec<&str> = tokens.iter().map(|&(_, word)| word).collect();
+        for at in 0..words.len() {
+            let is_start = at == 0 || words[at - 1] != "::";
+            let Some((base, below)) = self.base(&words[at..], module).filter(|_| is_start) else {
+                continue;
+            };
+            let is_taken = at > 0 && words[at - 1] == "use";
+            let line = tokens[at].0;
+            for (path, name) in paths(&words[at + below..], &base) {
+                if is_taken {
+                    let names = self.taken.entry(module.to_vec()).or_default();
+                    names.insert(name, path.clone());
+                }
+                let place = format!("{}:{line}", file.display());
+                self.uses.push((module.to_vec(), path, place));
             }
         }
     }
-    graph
+
+    /// What a path starts from that may lead to a module, and after how many tokens it goes on.
+    fn base(&self, words: &[&str], module: &[String]) -> Option<(Names, usize)> {
+        let mut base = module.to_vec();
+        match words {
+            ["crate", "::", ..] => Some((Names::new(), 2)),
+            ["self", "::", ..] => Some((base, 2)),
+            ["super", "::", ..] => {
+                let mut at = 0;
+                while words[at..].starts_with(&["super", "::"]) {
+                    base.pop();
+                    at += 2;
+                }
+                Some((base, at))
+            }
+            [name, "::", ..] => {
+                base.push((*name).to_owned());
+                let is_own = self.modules.contains(&base);
+                base.pop();
+                is_own.then_some((base, 0))
+            }
+            _ => None,
+        }
+    }
+
+    /// The module that a path in `from` leads to, or that has what it leads to. What a module above
+    /// `from` has by `use` is of the module that it comes from; what others have is theirs.
+    fn module_of(&self, path: &[String], from: &[String]) -> Names {
+        let (mut module, mut rest) = (Names::new(), path.to_vec());
+        // Modules may have names from each other in a circle.
+        for _ in 0..64 {
+            let Some(name) = rest.first().cloned() else {
+                break;
+            };
+            module.push(name.clone());
+            if self.modules.contains(&module) {
+                rest.remove(0);
+                continue;
+            }
+            module.pop();
+            let taken = self.taken.get(&module).and_then(|names| names.get(&name));
+            let Some(whence) = taken.filter(|_| from.starts_with(&module)) else {
+                break;
+            };
+            rest.splice(..1, whence.iter().cloned());
+            module.clear();
+        }
+        module
+    }
+
+    fn graphs(&self) -> BTreeMap<String, Graph> {
+        let mut graphs: BTreeMap<String, Graph> = BTreeMap::new();
+        for module in &self.modules {
+            if let Some((own, above)) = module.split_last() {
+                let graph = graphs.entry(shown(above)).or_default();
+                graph.entry(own.clone()).or_default();
+            }
+        }
+        for (from, path, place) in &self.uses {
+            let to = self.module_of(path, from);
+            let alike = from.iter().zip(&to).take_while(|(from, to)| from == to);
+            let depth = alike.count();
+            let (Some(own), Some(other)) = (from.get(depth), to.get(depth)) else {
+                continue;
+            };
+            let graph = graphs.entry(shown(&from[..depth])).or_default();
+            let used = graph.entry(own.clone()).or_default();
+            used.entry(other.clone()).or_insert_with(|| place.clone());
+        }
+        graphs
+    }
+}
+
+/// A module's path as sources have it.
+fn shown(module: &[String]) -> String {
+    let names = module.iter().map(String::as_str);
+    let path: Vec<&str> = std::iter::once("crate").chain(names).collect();
+    path.join("::")
 }
 
 /// The modules that reach each other, in groups; empty where there is no cycle.
@@ -64,7 +168,7 @@ fn reached_from<'g>(graph: &'g Graph, from: &str) -> BTreeSet<&'g str> {
     let mut reached = BTreeSet::new();
     let mut next: Vec<&str> = vec![from];
     while let Some(module) = next.pop() {
-        for to in graph[module].keys() {
+        for to in graph.get(module).into_iter().flat_map(BTreeMap::keys) {
             if reached.insert(to.as_str()) {
                 next.push(to);
             }
@@ -90,9 +194,11 @@ fn module_path(file: &Path) -> Option<Vec<String>> {
 
 /// Files and folders of modules that are declared under `#[cfg(test)]`.
 fn files_of_tests(sources: &[(PathBuf, String)]) -> Vec<PathBuf> {
-    let declared =
-        r#"#\[cfg\(test\)\]\s*(?:#\[path = "([^"]+)"\]\s*)?(?:pub(?:\([a-z]+\))? )?mod (\w+);"#;
-    let declared = Regex::new(declared).expect("a sound pattern");
+    let declared = Regex::new(concat!(
+        r"#\[cfg\((?:test|all\(test\b[^\]]*\))\)\](?:\s|//[^\n]*)*",
+        r#"(?:#\[path = "([^"]+)"\]\s*)?(?:pub(?:\([a-z]+\))? )?mod (\w+);"#,
+    ));
+    let declared = declared.expect("a sound pattern");
     let mut found = Vec::new();
     for (file, text) in sources {
         let folder = file.parent().unwrap_or(Path::new(""));
@@ -207,80 +313,67 @@ fn group_len(words: &[&str]) -> usize {
     words.len()
 }
 
-/// The names below the root that a file uses, `depth` modules below it.
-fn uses(tokens: &[Token<'_>], depth: usize) -> Vec<(usize, String)> {
-    let words: Vec<&str> = tokens.iter().map(|&(_, word)| word).collect();
-    let mut found = Vec::new();
-    for at in 0..words.len() {
-        if at > 0 && words[at - 1] == "::" {
-            continue;
+/// The paths of a tree of names, as `use` has them, below `base`; each with the name that it gets.
+fn paths(words: &[&str], base: &[String]) -> Vec<(Names, String)> {
+    let mut path = base.to_vec();
+    let mut at = 0;
+    while let Some(&word) = words.get(at) {
+        match word {
+            "{" => {
+                let within = &words[at + 1..at + group_len(&words[at..]) - 1];
+                let parts = split(within).into_iter();
+                return parts.flat_map(|part| paths(part, &path)).collect();
+            }
+            // What all of a module is taken from is the module.
+            "self" | "*" => break,
+            word if word.starts_with(|sign: char| sign == '_' || sign.is_alphanumeric()) => {
+                path.push(word.to_owned());
+            }
+            _ => break,
         }
-        let mut below = at;
-        while words[below..].starts_with(&["super", "::"]) {
-            below += 2;
+        match words.get(at + 1) {
+            Some(&"::") => at += 2,
+            _ => break,
         }
-        if words[at..].starts_with(&["crate", "::"]) {
-            below = at + 2;
-        } else if below == at || (below - at) / 2 != depth {
-            continue;
-        }
-        let names = first_names(&words[below..]);
-        found.extend(
-            names
-                .into_iter()
-                .map(|name| (tokens[at].0, name.to_owned())),
-        );
     }
-    found
+    let renamed = words.get(at + 1).filter(|word| **word == "as");
+    let name = match renamed.and(words.get(at + 2)) {
+        Some(&name) => name.to_owned(),
+        None => path.last().cloned().unwrap_or_default(),
+    };
+    vec![(path, name)]
 }
 
-/// The first name of a path, or of each path of a group.
-fn first_names<'t>(words: &[&'t str]) -> Vec<&'t str> {
-    if words.first() != Some(&"{") {
-        return words.first().copied().into_iter().collect();
-    }
-    let mut names = Vec::new();
-    let mut at = 1;
-    while at < group_len(words) - 1 {
-        names.push(words[at]);
-        while !matches!(words[at], "," | "}") {
-            at += match words[at] {
-                "{" => group_len(&words[at..]),
-                _ => 1,
-            };
+/// The parts of a list, which commas are between.
+fn split<'w, 't>(words: &'w [&'t str]) -> Vec<&'w [&'t str]> {
+    let (mut parts, mut start, mut at) = (Vec::new(), 0, 0);
+    while at < words.len() {
+        match words[at] {
+            "{" => at += group_len(&words[at..]),
+            "," => {
+                parts.push(&words[start..at]);
+                at += 1;
+                start = at;
+            }
+            _ => at += 1,
         }
-        at += 1;
     }
-    names
-}
-
-/// Names that the root gives out, with the module that each is of.
-fn re_exports(tokens: &[Token<'_>]) -> BTreeMap<String, String> {
-    let words: Vec<&str> = tokens.iter().map(|&(_, word)| word).collect();
-    let mut found = BTreeMap::new();
-    for at in 0..words.len() {
-        let ["use", module, "::", rest @ ..] = &words[at..] else {
-            continue;
-        };
-        let end = rest.iter().position(|word| *word == ";").unwrap_or(0);
-        let names = rest[..end]
-            .iter()
-            .filter(|word| word.starts_with(char::is_alphabetic));
-        found.extend(names.map(|&name| (name.to_owned(), (*module).to_owned())));
-    }
-    found
+    parts.push(&words[start..]);
+    parts.retain(|part| !part.is_empty());
+    parts
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn check(files: &[(&str, &str)], expected: &[(&str, &[&str])]) {
+    /// Which modules in `parent` use which.
+    fn check_in(parent: &str, files: &[(&str, &str)], expected: &[(&str, &[&str])]) {
         let sources: Vec<_> = files
             .iter()
             .map(|&(file, text)| (PathBuf::from("x/src").join(file), text.to_owned()))
             .collect();
-        let found = graph(&sources, Path::new("x/src"));
+        let found = &graphs(&sources, Path::new("x/src"))[parent];
         let found: Vec<(&str, Vec<&str>)> = found
             .iter()
             .map(|(from, to)| (from.as_str(), to.keys().map(String::as_str).collect()))
@@ -290,6 +383,10 @@ mod tests {
             .map(|(from, to)| (*from, to.to_vec()))
             .collect();
         assert_eq!(found, expected);
+    }
+
+    fn check(files: &[(&str, &str)], expected: &[(&str, &[&str])]) {
+        check_in("crate", files, expected);
     }
 
     #[test]
@@ -331,15 +428,52 @@ mod tests {
     }
 
     #[test]
+    fn modules_at_any_depth_use_their_siblings() {
+        let files = [
+            ("lib.rs", "use a::b::X;"),
+            (
+                "a/mod.rs",
+                "pub use b::{X, deep::Y as Other};\nuse crate::f;",
+            ),
+            (
+                "a/b/mod.rs",
+                "use super::c::{self, Z}; fn f() { deep::run::<u8>() }",
+            ),
+            (
+                "a/b/deep.rs",
+                "use super::super::d::W; use super::Z; use super::wide::V;",
+            ),
+            ("a/b/wide.rs", "use crate::a::b::deep::*;"),
+            ("a/c.rs", "use super::Other; use crate::X; use super::f::g;"),
+            (
+                "a/d.rs",
+                "use self::e::U; fn f() { super::b::deep::run::<u8>() }",
+            ),
+            ("a/d/e.rs", "use super::super::missing::T;"),
+            ("f.rs", ""),
+        ];
+        check(&files, &[("a", &["f"]), ("f", &[])]);
+        let within: &[(&str, &[&str])] = &[("b", &["c", "d"]), ("c", &["b"]), ("d", &["b"])];
+        check_in("crate::a", &files, within);
+        check_in(
+            "crate::a::b",
+            &files,
+            &[("deep", &["wide"]), ("wide", &["deep"])],
+        );
+    }
+
+    #[test]
     fn comments_texts_and_tests_may_look_anywhere() {
         let text = "// crate::b::X\n/* crate::b */ const A: &str = \"crate::b\\\"\"; fn f<'a>(c: char) { c == '\"' }\n\
             #[cfg(test)]\nuse crate::b::X;\n#[cfg(test)]\nmod tests { use crate::b::X; mod m {} }\n\
             struct S { #[cfg(test)] x: crate::b::X, y: crate::c::Y }\n\
-            #[cfg(test)]\npub(crate) fn g(x: crate::b::X) {}\n#[cfg(test)]\nmod more;\nuse crate::d::Z;";
+            #[cfg(test)]\npub(crate) fn g(x: crate::b::X) {}\n#[cfg(test)]\nmod more;\n\
+            #[cfg(all(test, unix))] // Why.\nmod last;\nuse crate::d::Z;";
         let files = [
             ("a.rs", text),
             ("a/more.rs", "use crate::b::X;"),
             ("a/more/deep.rs", "use crate::b::X;"),
+            ("a/last.rs", "use crate::b::X;"),
             ("b.rs", ""),
             ("c.rs", ""),
             ("d.rs", ""),
@@ -359,8 +493,8 @@ mod tests {
             ("d.rs", ""),
         ];
         let sources = files.map(|(file, text)| (PathBuf::from(file), text.to_owned()));
-        let graph = graph(&sources, Path::new(""));
-        assert_eq!(cycles(&graph), [BTreeSet::from(["b", "c"])]);
+        let graph = &graphs(&sources, Path::new(""))["crate"];
+        assert_eq!(cycles(graph), [BTreeSet::from(["b", "c"])]);
         assert_eq!(graph["c"]["b"], "c.rs:1");
     }
 }

@@ -7,7 +7,8 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use testkit::fake::ingest::{Behaviour, IngestCollector, Memory};
+use testkit::fake::ingest::{Behaviour, IngestCollector};
+use testkit::fake::memory::Memory;
 use testkit::process::wait_for;
 use testkit::{Daemon, Need, beside, live};
 

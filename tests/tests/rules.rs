@@ -6,7 +6,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
-use testkit::modules::{cycles, graph};
+use testkit::modules::{cycles, graphs};
 use testkit::repository::{files, root, rust_sources};
 
 /// Most lines of a source file. 600 is where to look again; this is where it stops.
@@ -300,23 +300,25 @@ fn source_folder(member: &Value) -> PathBuf {
 }
 
 #[test]
-fn top_level_modules_of_a_crate_never_use_each_other_in_a_circle() {
+fn sibling_modules_never_use_each_other_in_a_circle() {
     let sources = rust_sources();
     let mut wrong = Vec::new();
     for member in &members() {
         let src = source_folder(member);
-        let graph = graph(&sources, &src);
-        for circle in cycles(&graph) {
-            wrong.push(format!(
-                "modules of `{}` use each other in a circle:",
-                src.display()
-            ));
-            for (from, uses) in graph
-                .iter()
-                .filter(|(from, _)| circle.contains(from.as_str()))
-            {
-                let within = uses.iter().filter(|(to, _)| circle.contains(to.as_str()));
-                wrong.extend(within.map(|(to, place)| format!("  `{from}` uses `{to}` ({place})")));
+        for (parent, graph) in &graphs(&sources, &src) {
+            for circle in cycles(graph) {
+                wrong.push(format!(
+                    "modules of `{}` in `{parent}` use each other in a circle:",
+                    src.display()
+                ));
+                for (from, uses) in graph
+                    .iter()
+                    .filter(|(from, _)| circle.contains(from.as_str()))
+                {
+                    let within = uses.iter().filter(|(to, _)| circle.contains(to.as_str()));
+                    let told = |(to, place)| format!("  `{from}` uses `{to}` ({place})");
+                    wrong.extend(within.map(told));
+                }
             }
         }
     }

@@ -12,6 +12,10 @@ use proto::agent::Cgroup;
 use proto::collector::{ProfileRequest, Selection, TopRequest, TopRow};
 use std::time::Duration;
 
+/// Time between questions to a collector: the length of a window, before which there is nothing
+/// new.
+pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
+
 /// What is asked for.
 #[derive(Clone, Debug)]
 pub struct Question {

@@ -2,7 +2,7 @@
 //! the collector is back.
 
 use super::app::{Agent, App, Event, ViewRequest};
-use super::fleet::{self, Question};
+use super::fleet::{self, POLL_INTERVAL, Question};
 use super::view;
 use crate::client::Client;
 use crate::collector::Collector;
@@ -21,10 +21,6 @@ const EVENTS_MAX: usize = 4;
 
 /// Time between questions for the agent's own cost.
 const STATUS_INTERVAL: Duration = Duration::from_secs(5);
-
-/// Time between questions to a collector: the length of a window, before which there is nothing
-/// new.
-pub const POLL_INTERVAL: Duration = Duration::from_secs(10);
 
 /// First and longest wait before connecting again.
 const RETRY: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(10));

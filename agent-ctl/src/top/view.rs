@@ -2,7 +2,7 @@
 
 use super::Sort;
 use super::app::{App, FleetView};
-use super::live::POLL_INTERVAL;
+use super::fleet::POLL_INTERVAL;
 use super::model::Row;
 use crate::terminal::{clean, fit, width};
 use crate::units;

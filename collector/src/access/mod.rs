@@ -6,27 +6,53 @@
 
 mod failures;
 mod people;
+mod person;
 mod scope;
 mod service;
 mod sessions;
-mod sign_ins;
 mod table;
 
 pub(crate) use failures::{Failures, network};
 pub(crate) use people::RETRY_AFTER;
-pub use people::{AccessError, NewPerson, People, Person};
+pub use people::{NewPerson, People, SIGN_IN_NAME_BYTES_MAX, Settings, SignIn, Visitor};
+pub use person::Person;
 pub use scope::Scope;
 pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
+pub use sessions::LASTS_S as SESSION_LASTS_S;
 pub(crate) use sessions::{Hash, SECRET_BYTES, hash, secret};
-pub use sessions::{LASTS_S as SESSION_LASTS_S, Visitor};
-pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
 pub use table::{READS, Who, refusal, web_refusal, who_may};
 
 use crate::audit::Event;
-use sessions::LASTS_S;
+use people::PEOPLE_MAX;
 use std::sync::Arc;
 use tonic::Status;
 use tonic::codegen::http::Extensions;
+
+/// Why somebody is not let in.
+#[derive(Debug, thiserror::Error)]
+pub enum AccessError {
+    /// Somebody else has the name.
+    #[error(
+        "failed to add `{0}`: the name is in use\nremove the person first, or replace their token \
+         with --replace"
+    )]
+    Taken(String),
+    /// What was said of them cannot be kept.
+    #[error("{0}")]
+    Invalid(String),
+    /// There are too many.
+    #[error(
+        "failed to add a person: there are already {PEOPLE_MAX}, which is the limit\nremove people \
+         who need no access any more"
+    )]
+    Full,
+    /// The database failed.
+    #[error("failed to use the registry of people")]
+    Store(#[from] rusqlite::Error),
+    /// The system gives no random numbers.
+    #[error("failed to get random numbers")]
+    Random,
+}
 
 /// What somebody may do, each role what those before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -4,9 +4,16 @@
 //! call asks no disk. The secret of a token is kept as a hash: 160 random bits need no slow one. A
 //! token that is taken back is told to all its calls.
 
+mod logins;
+mod sign_ins;
+
+pub use logins::Visitor;
+pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
+
 use super::failures::Failures;
-use super::sessions::Sessions;
-use super::{Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
+use super::person::{CALLS_MAX, Person};
+use super::sessions::{self, Sessions};
+use super::{AccessError, Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
 use crate::audit::{Audit, Event};
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -30,7 +37,7 @@ const NAME_BYTES_MAX: usize = 128;
 
 /// Most people. Beyond it nobody is let in before somebody is removed; those whose token has ended
 /// for long go by themselves.
-const PEOPLE_MAX: usize = 10_000;
+pub(super) const PEOPLE_MAX: usize = 10_000;
 
 /// How long somebody is listed whose token has ended. Unit: seconds.
 const ENDED_KEPT_S: i64 = 90 * 86_400;
@@ -39,17 +46,11 @@ const ENDED_KEPT_S: i64 = 90 * 86_400;
 const LIFETIME_S: i64 = 90 * 86_400;
 const LIFETIME_S_MAX: i64 = 3660 * 86_400;
 
-/// Calls of one person at a time.
-const CALLS_MAX: usize = 32;
-
 /// How often it is written when tokens were used last, and failures are summed.
 const KEEP_INTERVAL: Duration = Duration::from_secs(60);
 
 /// Seconds until it is worth trying again, where somebody has too many calls.
 pub(crate) const RETRY_AFTER: &str = "retry-after";
-
-/// Longest sleep that is asked for. Unit: seconds.
-const FAR_S: u64 = 400 * 86_400;
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS people (
@@ -64,32 +65,6 @@ CREATE TABLE IF NOT EXISTS people (
     used INTEGER NOT NULL
 ) STRICT;";
 
-/// Why somebody is not let in.
-#[derive(Debug, thiserror::Error)]
-pub enum AccessError {
-    /// Somebody else has the name.
-    #[error(
-        "failed to add `{0}`: the name is in use\nremove the person first, or replace their token \
-         with --replace"
-    )]
-    Taken(String),
-    /// What was said of them cannot be kept.
-    #[error("{0}")]
-    Invalid(String),
-    /// There are too many.
-    #[error(
-        "failed to add a person: there are already {PEOPLE_MAX}, which is the limit\nremove people \
-         who need no access any more"
-    )]
-    Full,
-    /// The database failed.
-    #[error("failed to use the registry of people")]
-    Store(#[from] rusqlite::Error),
-    /// The system gives no random numbers.
-    #[error("failed to get random numbers")]
-    Random,
-}
-
 /// Who is to be let in.
 #[derive(Clone, Debug)]
 pub struct NewPerson {
@@ -103,98 +78,6 @@ pub struct NewPerson {
     pub lifetime_s: u32,
     /// In the place of who has this name.
     pub replace: bool,
-}
-
-/// Somebody with a token.
-#[derive(Debug)]
-pub struct Person {
-    /// As what answers knows them.
-    pub caller: Arc<Caller>,
-    /// Who let them in.
-    pub created_by: String,
-    /// Unit: seconds since the Unix epoch.
-    pub created: i64,
-    /// When the token ends.
-    pub expires: i64,
-    id: [u8; ID_BYTES],
-    secret: blake3::Hash,
-    used: AtomicI64,
-    /// When it was noted last that somebody comes with it.
-    seen: AtomicI64,
-    /// What of that is in the database.
-    used_kept: AtomicI64,
-    /// Calls that they may have beside those under way.
-    pub(crate) calls: Arc<Semaphore>,
-    /// True once the token is taken back.
-    ended: watch::Sender<bool>,
-}
-
-impl Person {
-    /// Somebody without a token, for a session. With others of theirs they share `calls`.
-    pub(super) fn signed_in(
-        caller: Caller,
-        created: i64,
-        expires: i64,
-        calls: Option<Arc<Semaphore>>,
-    ) -> Person {
-        Person {
-            created_by: SIGNED_IN.trim_end_matches(':').to_owned(),
-            caller: Arc::new(caller),
-            created,
-            expires,
-            // It is in no list, so neither is ever compared.
-            id: [0; ID_BYTES],
-            secret: blake3::Hash::from_bytes([0; 32]),
-            used: AtomicI64::new(created),
-            seen: AtomicI64::new(0),
-            used_kept: AtomicI64::new(created),
-            calls: calls.unwrap_or_else(|| Arc::new(Semaphore::new(CALLS_MAX))),
-            ended: watch::Sender::new(false),
-        }
-    }
-
-    /// Ends their calls.
-    pub(super) fn end(&self) {
-        self.ended.send_replace(true);
-    }
-
-    pub(super) fn id(&self) -> [u8; ID_BYTES] {
-        self.id
-    }
-
-    pub(super) fn use_at(&self, now: i64) {
-        self.used.store(now, Ordering::Relaxed);
-    }
-
-    /// When the token was used last. Unit: seconds since the Unix epoch; 0: never.
-    pub fn used(&self) -> i64 {
-        self.used.load(Ordering::Relaxed)
-    }
-
-    /// True at the first use of the token for so many seconds, once.
-    pub(crate) fn is_back(&self, now: i64, after_s: i64) -> bool {
-        let seen = self.seen.load(Ordering::Relaxed);
-        if now.saturating_sub(seen) < after_s {
-            return false;
-        }
-        // When calls come at the same time, one of them succeeds.
-        let (set, get) = (Ordering::Relaxed, Ordering::Relaxed);
-        self.seen.compare_exchange(seen, now, set, get).is_ok()
-    }
-
-    /// Done when the token has ended, whichever way. `now` is the time in seconds since the Unix
-    /// epoch.
-    pub fn ended(&self, now: i64) -> impl Future<Output = ()> + Send + use<> {
-        let mut ended = self.ended.subscribe();
-        let left = u64::try_from(self.expires.saturating_sub(now)).unwrap_or(0);
-        let expired = tokio::time::sleep(Duration::from_secs(left.min(FAR_S)));
-        async move {
-            tokio::select! {
-                _ = ended.wait_for(|&ended| ended) => {}
-                () = expired => {}
-            }
-        }
-    }
 }
 
 /// See the file.
@@ -229,8 +112,8 @@ impl People {
         database.pragma_update(None, "synchronous", "FULL")?;
         database.pragma_update(None, "temp_store", "MEMORY")?;
         database.execute_batch(SCHEMA)?;
-        database.execute_batch(super::sessions::SCHEMA)?;
-        database.execute_batch(super::sign_ins::SCHEMA)?;
+        database.execute_batch(sessions::SCHEMA)?;
+        database.execute_batch(sessions::SIGN_INS_SCHEMA)?;
         let people = read(&database)?;
         let sessions = Sessions::read(&database)?;
         Ok(People {

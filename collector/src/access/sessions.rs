@@ -1,24 +1,20 @@
-//! Sessions of the page, and links that start one.
+//! Sessions of the page and links that start one, as they are in memory and in the database.
 //!
 //! A browser has a cookie with 256 random bits, of which only a hash is kept. It stands for the
 //! token that it was made with, so it ends with it; besides, after half a day without use, and
 //! after a week. One of somebody whom a provider vouches for stands for what it said of them
-//! (`sign_ins.rs`). A link is good once, for a minute, and is in memory alone.
+//! (`people/sign_ins.rs`). A link is good once, for a minute, and is in memory alone.
 
-use super::people::{AccessError, People};
-use super::sign_ins::{self, SignedIn};
-use super::{Caller, LOCAL, Person};
-use crate::sync::lock;
+use super::person::Person;
+use super::{AccessError, Caller, Role, Scope};
 use data_encoding::BASE64URL_NOPAD;
 use proto::credential::ID_BYTES;
 use ring::rand::{SecureRandom, SystemRandom};
-use rusqlite::{Connection, params};
-use std::collections::{BTreeMap, HashMap};
-use std::net::SocketAddr;
+use rusqlite::Connection;
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::time::Instant;
-use tonic::Status;
 
 /// Random bytes of a cookie and of a link.
 pub(crate) const SECRET_BYTES: usize = 32;
@@ -39,7 +35,7 @@ const PER_PERSON_MAX: usize = 32;
 
 /// How long a link is good, and how many are at a time.
 pub const LINK_LASTS: Duration = Duration::from_secs(60);
-const LINKS_MAX: usize = 256;
+pub(super) const LINKS_MAX: usize = 256;
 
 /// Schema of the table.
 pub(super) const SCHEMA: &str = "
@@ -47,6 +43,25 @@ CREATE TABLE IF NOT EXISTS sessions (
     hash BLOB PRIMARY KEY,
     id BLOB,
     created INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;";
+
+/// Apart from the other sessions: one of these without its columns would be that of whoever is on
+/// the collector's machine.
+pub(super) const SIGN_INS_SCHEMA: &str = "
+CREATE TABLE IF NOT EXISTS sign_ins (
+    hash BLOB PRIMARY KEY,
+    subject TEXT NOT NULL,
+    name TEXT NOT NULL,
+    role TEXT NOT NULL,
+    scope TEXT NOT NULL,
+    settings BLOB NOT NULL,
+    created INTEGER NOT NULL,
+    used INTEGER NOT NULL
+) STRICT;
+CREATE TABLE IF NOT EXISTS sign_in_names (
+    name TEXT PRIMARY KEY,
+    subject TEXT NOT NULL,
     used INTEGER NOT NULL
 ) STRICT;";
 
@@ -64,7 +79,7 @@ pub(super) enum Whose {
 }
 
 impl Whose {
-    fn of(id: Option<[u8; ID_BYTES]>) -> Whose {
+    pub(super) fn of(id: Option<[u8; ID_BYTES]>) -> Whose {
         id.map_or(Whose::Local, Whose::Token)
     }
 
@@ -85,30 +100,36 @@ impl Whose {
     }
 }
 
+/// Somebody with a session of their own.
+pub(super) struct SignedIn {
+    pub(super) subject: String,
+    /// In the place of one with a token: what bounds and ends their calls.
+    pub(super) person: Arc<Person>,
+}
+
+impl SignedIn {
+    /// Ends what is under way.
+    pub(super) fn end(&self) {
+        self.person.end();
+    }
+}
+
 pub(super) struct Session {
     pub(super) whose: Whose,
     pub(super) created: i64,
     pub(super) used: i64,
 }
 
-struct Link {
-    whose: Option<[u8; ID_BYTES]>,
-    until: Instant,
+pub(super) struct Link {
+    pub(super) whose: Option<[u8; ID_BYTES]>,
+    pub(super) until: Instant,
 }
 
 /// See the file.
 #[derive(Default)]
 pub(super) struct Sessions {
     pub(super) open: Mutex<HashMap<Hash, Session>>,
-    links: Mutex<HashMap<Hash, Link>>,
-}
-
-/// Whoever has a session.
-pub struct Visitor {
-    /// As what answers knows them.
-    pub caller: Arc<Caller>,
-    /// Their token; none on the collector's machine.
-    pub person: Option<Arc<Person>>,
+    pub(super) links: Mutex<HashMap<Hash, Link>>,
 }
 
 pub(crate) fn hash(text: &str) -> Hash {
@@ -135,257 +156,10 @@ impl Sessions {
             Ok((row.get(0)?, session))
         })?;
         let mut open: HashMap<Hash, Session> = read.collect::<Result<_, _>>()?;
-        sign_ins::read(database, &mut open)?;
+        read_sign_ins(database, &mut open)?;
         Ok(Sessions {
             open: Mutex::new(open),
             links: Mutex::default(),
-        })
-    }
-}
-
-impl People {
-    /// Starts a session of whoever has this token. Returns the value of the cookie. Blocks.
-    ///
-    /// # Errors
-    /// As [`People::check`]; INTERNAL when it cannot be kept.
-    pub fn log_in(&self, token: &str, peer: Option<SocketAddr>) -> Result<String, Status> {
-        let person = self.check(token, peer)?;
-        self.start(Some(person.id()))
-    }
-
-    /// Starts a session of whoever a link was made for. In a browser that somebody is logged in
-    /// with already it changes nothing: none, where it was for the same one. Blocks.
-    ///
-    /// # Errors
-    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a
-    /// stranger made would have them go on as the stranger, and tell him what they look at.
-    pub fn follow(
-        &self,
-        link: &str,
-        peer: Option<SocketAddr>,
-        logged_in: Option<&Caller>,
-    ) -> Result<Option<String>, Status> {
-        let found = lock(&self.sessions().links).remove(&hash(link));
-        let found = found.filter(|link| link.until > Instant::now());
-        let Some(link) = found else {
-            let why = "the link was already used, or is more than a minute old";
-            return Err(self.failed(peer, "", why));
-        };
-        let Some(logged_in) = logged_in else {
-            return self.start(link.whose).map(Some);
-        };
-        let is_own = match link.whose {
-            None => logged_in.name == LOCAL,
-            Some(id) => {
-                let person = self.person(&id);
-                person.is_some_and(|person| person.caller.name == logged_in.name)
-            }
-        };
-        if is_own {
-            return Ok(None);
-        }
-        Err(Status::already_exists(format!(
-            "the link is for another person, and `{}` is logged in here: log out first, then get a \
-             new link",
-            logged_in.name
-        )))
-    }
-
-    /// A link for somebody; none: for whoever is on the collector's machine.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when there are too many.
-    pub fn link(&self, person: Option<&Arc<Person>>) -> Result<String, Status> {
-        let secret = secret().map_err(|_| Status::internal("failed to get random numbers"))?;
-        let now = Instant::now();
-        let mut links = lock(&self.sessions().links);
-        links.retain(|_, link| link.until > now);
-        if links.len() >= LINKS_MAX {
-            return Err(Status::resource_exhausted(
-                "too many links are waiting; try again in a minute",
-            ));
-        }
-        let link = Link {
-            whose: person.map(|person| person.id()),
-            until: now + LINK_LASTS,
-        };
-        links.insert(hash(&secret), link);
-        Ok(secret)
-    }
-
-    fn start(&self, id: Option<[u8; ID_BYTES]>) -> Result<String, Status> {
-        let started = (|| {
-            let secret = secret()?;
-            let (key, now) = (hash(&secret), self.now());
-            self.with_database(|database| {
-                database.execute(
-                    "INSERT INTO sessions VALUES (?1, ?2, ?3, ?3)",
-                    params![key, id, now],
-                )?;
-                Ok(())
-            })?;
-            let whose = Whose::of(id);
-            let session = Session {
-                whose: whose.clone(),
-                created: now,
-                used: now,
-            };
-            let gone = {
-                let mut open = lock(&self.sessions().open);
-                open.insert(key, session);
-                surplus(&mut open, &whose, now)
-            };
-            self.forget(&gone)?;
-            Ok::<_, AccessError>(secret)
-        })();
-        started.map_err(|error| {
-            tracing::error!("failed to start a session: {error}");
-            Status::internal("the collector failed to store the session; see its log")
-        })
-    }
-
-    pub(super) fn forget(&self, gone: &[Hash]) -> Result<(), AccessError> {
-        if gone.is_empty() {
-            return Ok(());
-        }
-        self.with_database(|database| {
-            let change = database.transaction()?;
-            for key in gone {
-                change.execute("DELETE FROM sessions WHERE hash = ?1", params![key])?;
-                change.execute("DELETE FROM sign_ins WHERE hash = ?1", params![key])?;
-            }
-            change.commit()?;
-            Ok(())
-        })
-    }
-
-    /// Whose session this cookie is of.
-    pub fn visitor(&self, cookie: &str) -> Option<Visitor> {
-        let now = self.now();
-        let whose = {
-            let mut open = lock(&self.sessions().open);
-            let session = open.get_mut(&hash(cookie)).filter(|own| own.is_good(now))?;
-            session.used = now;
-            session.whose.clone()
-        };
-        match whose {
-            Whose::Local => Some(Visitor {
-                caller: Caller::local(),
-                person: None,
-            }),
-            Whose::SignedIn(signed_in) => Some(Visitor {
-                caller: signed_in.person.caller.clone(),
-                person: Some(signed_in.person.clone()),
-            }),
-            Whose::Token(id) => {
-                let person = self.person(&id).filter(|person| person.expires > now)?;
-                person.use_at(now);
-                Some(Visitor {
-                    caller: person.caller.clone(),
-                    person: Some(person),
-                })
-            }
-        }
-    }
-
-    /// Who is logged in at the page by a provider's word, by name: the newest session, when one was
-    /// used last, and how many there are.
-    pub fn signed_in(&self) -> Vec<(Arc<Person>, i64, u32)> {
-        let now = self.now();
-        let open = lock(&self.sessions().open);
-        let mut found: BTreeMap<&str, (&Session, &Arc<SignedIn>, i64, u32)> = BTreeMap::new();
-        for session in open.values().filter(|session| session.is_good(now)) {
-            let Some(own) = session.whose.signed_in() else {
-                continue;
-            };
-            let name = own.person.caller.name.as_str();
-            let of_name = found.entry(name).or_insert((session, own, 0, 0));
-            if session.created > of_name.0.created {
-                (of_name.0, of_name.1) = (session, own);
-            }
-            of_name.2 = of_name.2.max(session.used);
-            of_name.3 += 1;
-        }
-        let found = found.into_values();
-        found
-            .map(|(_, own, used, count)| (own.person.clone(), used, count))
-            .collect()
-    }
-
-    /// How many sessions of the page were started with each token, by its id.
-    pub fn sessions_by_token(&self) -> HashMap<[u8; ID_BYTES], u32> {
-        let now = self.now();
-        let mut counts = HashMap::new();
-        for session in lock(&self.sessions().open).values() {
-            if let Whose::Token(id) = &session.whose
-                && session.is_good(now)
-            {
-                *counts.entry(*id).or_default() += 1;
-            }
-        }
-        counts
-    }
-
-    /// Ends a session. Blocks.
-    ///
-    /// # Errors
-    /// When the database fails: it has ended until a restart.
-    pub fn log_out(&self, cookie: &str) -> Result<(), AccessError> {
-        let key = hash(cookie);
-        let ended = lock(&self.sessions().open).remove(&key);
-        if let Some(session) = ended {
-            session.end();
-        }
-        self.forget(&[key])
-    }
-
-    /// Removes sessions that have ended, and writes when the others were used. Blocks.
-    ///
-    /// # Errors
-    /// When the database fails.
-    pub fn keep_sessions(&self) -> Result<(), AccessError> {
-        let now = self.now();
-        let (gone, used) = {
-            let mut open = lock(&self.sessions().open);
-            let is_over = |session: &Session| {
-                let ended = match &session.whose {
-                    Whose::Token(id) => self.person(id).is_none(),
-                    Whose::Local | Whose::SignedIn(_) => false,
-                };
-                !session.is_good(now) || ended
-            };
-            let gone: Vec<Hash> = open
-                .iter()
-                .filter(|(_, session)| is_over(session))
-                .map(|(key, _)| *key)
-                .collect();
-            for key in &gone {
-                end(&mut open, key);
-            }
-            let used: Vec<(Hash, i64)> = open
-                .iter()
-                .map(|(key, session)| (*key, session.used))
-                .collect();
-            (gone, used)
-        };
-        self.forget(&gone)?;
-        if used.is_empty() {
-            return Ok(());
-        }
-        self.with_database(|database| {
-            let change = database.transaction()?;
-            for (key, used) in &used {
-                change.execute(
-                    "UPDATE sessions SET used = ?2 WHERE hash = ?1 AND used < ?2",
-                    params![key, used],
-                )?;
-                change.execute(
-                    "UPDATE sign_ins SET used = ?2 WHERE hash = ?1 AND used < ?2",
-                    params![key, used],
-                )?;
-            }
-            change.commit()?;
-            Ok(())
         })
     }
 }
@@ -398,7 +172,7 @@ impl Session {
         }
     }
 
-    fn is_good(&self, now: i64) -> bool {
+    pub(super) fn is_good(&self, now: i64) -> bool {
         let lasts = match self.whose {
             Whose::Token(_) | Whose::SignedIn(_) => LASTS_S,
             Whose::Local => LOCAL_LASTS_S,
@@ -407,7 +181,7 @@ impl Session {
     }
 }
 
-fn end(open: &mut HashMap<Hash, Session>, key: &Hash) {
+pub(super) fn end(open: &mut HashMap<Hash, Session>, key: &Hash) {
     if let Some(session) = open.remove(key) {
         session.end();
     }
@@ -433,4 +207,56 @@ pub(super) fn surplus(open: &mut HashMap<Hash, Session>, whose: &Whose, now: i64
         end(open, key);
     }
     gone
+}
+
+/// Sessions of the database. What cannot be read lets nobody in.
+fn read_sign_ins(
+    database: &Connection,
+    open: &mut HashMap<Hash, Session>,
+) -> Result<(), AccessError> {
+    let mut rows =
+        database.prepare("SELECT hash, subject, name, role, scope, created, used FROM sign_ins")?;
+    let mut rows = rows.query([])?;
+    while let Some(row) = rows.next()? {
+        let (role, scope): (String, String) = (row.get(3)?, row.get(4)?);
+        let scope = match scope.is_empty() {
+            true => Ok(None),
+            false => Scope::parse(&scope).map(Some),
+        };
+        let (Some(role), Ok(scope)) = (Role::named(&role), scope) else {
+            tracing::error!(role, "failed to load a session: unknown role or scope");
+            continue;
+        };
+        let (created, used): (i64, i64) = (row.get(5)?, row.get(6)?);
+        let subject: String = row.get(1)?;
+        let caller = Caller {
+            name: row.get(2)?,
+            role,
+            scope,
+        };
+        let person = Arc::new(signed_in(caller, &subject, created, open));
+        let whose = Whose::SignedIn(Arc::new(SignedIn { subject, person }));
+        let session = Session {
+            whose,
+            created,
+            used,
+        };
+        open.insert(row.get(0)?, session);
+    }
+    Ok(())
+}
+
+/// In the place of a person with a token. All sessions of one have the same number of calls.
+pub(super) fn signed_in(
+    caller: Caller,
+    subject: &str,
+    now: i64,
+    open: &HashMap<Hash, Session>,
+) -> Person {
+    let mut others = open
+        .values()
+        .filter_map(|session| session.whose.signed_in());
+    let other = others.find(|other| other.subject == subject);
+    let calls = other.map(|other| other.person.calls.clone());
+    Person::signed_in(caller, now, now.saturating_add(LASTS_S), calls)
 }

@@ -6,6 +6,7 @@
 //! one host after the other.
 
 use super::Control;
+use super::cancel::cancel_asked;
 use super::history::{CLIENT_LEFT, Slot, count, in_part};
 use super::host_capture::{Event, HostCapture};
 use super::limits::{KEEP_PATIENCE, LISTED_REQUEST_BYTES_MAX, QUIET_MAX};
@@ -26,7 +27,7 @@ use proto::{Chunks, wire};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::sync::{mpsc, watch};
+use tokio::sync::mpsc;
 use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Status;
@@ -776,14 +777,6 @@ async fn merged(merging: &mut Option<JoinHandle<MergeDone>>) -> Option<MergeDone
     match merging {
         Some(merging) => merging.await.ok(),
         None => std::future::pending().await,
-    }
-}
-
-/// Done when it is to end with what there is.
-pub async fn cancel_asked(cancel: &mut watch::Receiver<bool>) {
-    if cancel.wait_for(|&stop| stop).await.is_err() {
-        // The list forgot it, which it does at its end.
-        std::future::pending::<()>().await;
     }
 }
 

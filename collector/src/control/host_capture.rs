@@ -6,7 +6,7 @@
 //! alone.
 
 use super::agent_registry::{ConnectedAgent, Reported, SentCommand};
-use super::fanout::cancel_asked;
+use super::cancel::cancel_asked;
 use super::limits::{HOST_BYTES_MAX, HOST_MEMORY_PART, NOTICES_MAX, TEXT_BYTES_MAX};
 use super::merge::Arrived;
 use crate::memory::{MemoryPool, Reservation};

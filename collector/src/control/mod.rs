@@ -16,6 +16,7 @@
 //! fan-outs together have as much memory as one query (`memory.rs`).
 
 mod agent_registry;
+mod cancel;
 mod fanout;
 mod history;
 mod host_capture;

@@ -4,7 +4,7 @@
 //! its hosts answer, so that one profile comes for all of them, with the labels of hosts on it. It
 //! is asked by id and forwards nothing itself.
 
-use super::fanout::cancel_asked;
+use super::cancel::cancel_asked;
 use super::host_capture::{Event, Incoming, IncomingError, bounded, notices};
 use super::limits::{CONNECT_TIMEOUT, PEER_BYTES_MAX, PEER_MESSAGE_BYTES_MAX};
 use super::merge::Arrived;

@@ -10,6 +10,7 @@
 //! by a lock of its own.
 
 use super::Facts;
+use super::bounds::Bounds;
 use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};
 use super::shares::{Shares, Why};
 use crate::sync::lock;
@@ -52,19 +53,6 @@ pub enum ProfileKind {
     Minutes = 1,
     /// What was captured.
     Captured = 2,
-}
-
-/// What the files may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bounds {
-    /// All of them. Unit: bytes.
-    pub bytes: u64,
-    /// Those of one owner. Unit: bytes.
-    pub owner_bytes: u64,
-    /// Most files.
-    pub count: usize,
-    /// Age since they came. Unit: nanoseconds.
-    pub age_ns: i64,
 }
 
 /// Files that were removed, by why.

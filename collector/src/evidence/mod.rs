@@ -5,14 +5,14 @@
 //! What differs between them is in [`Facts`].
 
 mod ask;
+mod bounds;
 mod files;
 mod format;
 mod shares;
 
 pub(crate) use ask::{Asked, in_part, refused, send};
-pub use files::{
-    Bounds, Files, KeepError, MESSAGE_BYTES_MAX, OpenError, ProfileKind, ReadError, Removed,
-};
+pub use bounds::Bounds;
+pub use files::{Files, KeepError, MESSAGE_BYTES_MAX, OpenError, ProfileKind, ReadError, Removed};
 
 use prost::Message;
 

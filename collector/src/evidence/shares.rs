@@ -4,7 +4,7 @@
 //! Takes n log n steps for n files, however many of them go: owners are kept in order by what they
 //! have, and each owner's files in order of age.
 
-use super::files::Bounds;
+use super::bounds::Bounds;
 use std::collections::{BTreeSet, HashMap};
 
 /// Why a file goes.

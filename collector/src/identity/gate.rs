@@ -16,10 +16,6 @@ use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE};
 use tonic::codegen::http::{Request, Response};
 use tower::{Layer, Service};
 
-/// Calls of one host at a time: several connections' worth of what an agent needs. Those that
-/// linger after trouble count until they have ended.
-pub(super) const CALLS_PER_HOST_MAX: usize = 32;
-
 /// Seconds after which it is worth to try again.
 const AGAIN_S: u64 = 1;
 

@@ -6,7 +6,6 @@
 
 use super::IdentityError;
 use super::authority::KeyHash;
-use super::gate::CALLS_PER_HOST_MAX;
 use super::outside::{self, Named};
 use crate::store::is_host_label;
 use crate::sync::lock;
@@ -18,6 +17,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use tokio::sync::{Semaphore, watch};
+
+/// Calls of one host at a time: several connections' worth of what an agent needs. Those that
+/// linger after trouble count until they have ended.
+const CALLS_PER_HOST_MAX: usize = 32;
 
 /// Longest name of a host, what agents take too. Unit: bytes.
 const NAME_BYTES_MAX: usize = profile::fleet::HOST_NAME_BYTES_MAX;

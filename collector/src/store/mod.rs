@@ -27,14 +27,14 @@ pub use exact::Exact;
 pub use names::{Found, FrameNaming, Names};
 pub use queries::StoreQueries;
 pub use result::{
-    AccountedSeries, Cancel, DataQuality, GAPS_MAX, Gap, HostRange, LabelTotals, Limits,
-    QueryResult, Resolution, Scope, Series, Step, TimeSeries,
+    AccountedSeries, Cancel, DataQuality, GAPS_MAX, HostRange, LabelTotals, Limits, QueryResult,
+    Resolution, Scope, Series, Step, TimeSeries,
 };
 pub use sink::WindowSink;
 pub(crate) use window::reserve;
 pub use window::{
-    Defined, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome, Row,
-    StackMemo, StreamStacks, TimeRange, WindowAccount,
+    Defined, Gap, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome,
+    Row, StackMemo, StreamStacks, TimeRange, WindowAccount,
 };
 
 use metrics::Family;

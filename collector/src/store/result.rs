@@ -1,6 +1,6 @@
 //! What a store answers with, and the limits an answer is held to.
 
-use super::{HostKey, LabelSet, TimeRange};
+use super::{Gap, HostKey, LabelSet, TimeRange};
 use profile::{Coverage, NamedLater, Quality, Selector, Value, key};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
@@ -73,19 +73,6 @@ pub struct Resolution {
     pub step_ns: u64,
     /// It was added up over the hosts of services.
     pub by_service: bool,
-}
-
-/// Time for which a host that was alive has no windows.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Gap {
-    /// The time.
-    pub range: TimeRange,
-    /// Windows that are gone; 0: not known.
-    pub windows: u64,
-    /// Samples that were in them; 0: not known.
-    pub samples: u64,
-    /// `spool_bytes`, `disk_full`, …: given up by the agent; `absent`: nothing came (yet).
-    pub cause: String,
 }
 
 /// What an answer is made of and what it misses.

@@ -17,6 +17,19 @@ pub struct TimeRange {
     pub end_unix_ns: i64,
 }
 
+/// Time for which a host that was alive has no windows.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gap {
+    /// The time.
+    pub range: TimeRange,
+    /// Windows that are gone; 0: not known.
+    pub windows: u64,
+    /// Samples that were in them; 0: not known.
+    pub samples: u64,
+    /// `spool_bytes`, `disk_full`, …: given up by the agent; `absent`: nothing came (yet).
+    pub cause: String,
+}
+
 /// A host, or what claims to be one.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct HostKey {
@@ -119,7 +132,7 @@ pub struct NewWindow {
     /// The kernel's accounting; empty when nothing was measured.
     pub accounts: Vec<WindowAccount>,
     /// Windows before this one that the agent gave up.
-    pub dropped_before: Option<DroppedBefore>,
+    pub dropped_before: Option<Gap>,
     /// The rows' stacks as their stream numbers them, when they come over one.
     pub stream: Option<StreamStacks>,
 }
@@ -373,9 +386,6 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
         items.reserve_exact(more + (items.len() / 8).max(ROOM_MIN));
     }
 }
-
-/// See [`NewWindow::dropped_before`].
-pub type DroppedBefore = super::result::Gap;
 
 /// What became of a pushed window.
 #[derive(Clone, Debug, PartialEq, Eq)]

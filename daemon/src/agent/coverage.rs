@@ -1,7 +1,7 @@
 //! What `status`, `doctor` and the metrics say when so much of the last minute is missing that
 //! profiles of it mislead, and why. Pure arithmetic.
 
-use super::losses::{RING, RUN, STALLED, THROTTLE};
+use super::advice::{RING, RUN, STALLED, THROTTLE};
 use aggregate::recorder::Covered;
 use host::health::{Degradation, Severity};
 use profile::Ledger;

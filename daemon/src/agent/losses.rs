@@ -1,6 +1,7 @@
 //! What `status` says of records that were lost in the last minutes: how many, and why. Pure
 //! arithmetic.
 
+use super::advice::{RING, RUN, SIDE_BAND, STALLED, THROTTLE};
 use super::coverage::LENGTH_MIN;
 use host::health::{Degradation, Severity};
 use host::time::MonotonicTime;
@@ -24,21 +25,6 @@ const READINGS_APART: Duration = Duration::from_millis(9_500);
 /// Readings kept at most, so that more of them than are wanted cannot grow the list: the span, and
 /// twice what is needed to look past its start.
 const READINGS_MAX: usize = 40;
-
-/// What fixes a daemon that does not run when it should.
-pub(super) const RUN: &str = "make sure that nothing stops the daemon, and give it CPU: systemctl \
-    set-property fleetprofd CPUQuota= CPUWeight=1000";
-/// What fixes rings that are too small.
-pub(super) const RING: &str = "raise sampling.ring_kib and reload: agent-ctl config reload";
-/// What to do about rings that stood still: they were flushed and go on.
-pub(super) const STALLED: &str = "nothing if it happened once: the ring was flushed and works \
-    again; if the number grows, run systemctl restart fleetprofd and report it as a bug";
-/// Nothing is lost for long.
-const SIDE_BAND: &str = "find the program that forks, maps or renames constantly: agent-ctl top; \
-    if that is normal, raise sampling.ring_kib";
-/// What fixes throttling.
-pub(super) const THROTTLE: &str =
-    "sysctl -w kernel.perf_cpu_time_max_percent=25, or lower sampling.rate_hz";
 
 /// What the rings missed: since the start, or in a span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]

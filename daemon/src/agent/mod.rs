@@ -3,6 +3,7 @@
 //! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
 //! stages, never their work.
 
+mod advice;
 mod alarm;
 pub mod budget;
 mod captures;

@@ -11,6 +11,7 @@
 
 mod answer;
 mod auth;
+mod calls;
 mod capture;
 mod cgroups;
 mod fleet;

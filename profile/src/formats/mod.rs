@@ -9,6 +9,7 @@ pub mod folded;
 pub mod heatmap;
 pub mod html;
 pub mod import;
+mod imported;
 pub mod json;
 pub mod perf_script;
 pub mod pprof;
@@ -18,7 +19,8 @@ pub mod svg;
 mod timeline;
 mod tree;
 
-pub use import::{Import, ImportError, ImportOptions, Known, Source, import};
+pub use import::{ImportError, ImportOptions, Source, import};
+pub use imported::{Import, Known};
 pub use summary::{is_dateless, quality_line};
 
 use crate::dictionary::Dictionary;

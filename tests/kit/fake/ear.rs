@@ -1,9 +1,6 @@
 //! A fake collector that keeps every byte: windows, what captures that it orders bring, and pins.
 
-use super::ingest::{Memory, lock};
-use crate::wire::has_bytes;
-use prost::Message;
-use proto::agent::CaptureRequest;
+use super::memory::{Memory, lock};
 use proto::agent::capture_response::Body;
 use proto::collector as wire;
 use proto::collector::control_request::Body as AgentMessage;
@@ -21,31 +18,6 @@ use tonic::{Request, Response, Status, Streaming};
 
 /// How often it is looked whether there is something to order.
 const LOOK: Duration = Duration::from_millis(50);
-
-/// Everything that was said to it over all services.
-#[derive(Default)]
-pub struct Heard {
-    /// Every message as it was encoded.
-    pub bytes: Vec<u8>,
-    /// Captures to be ordered.
-    pub(super) orders: Vec<CaptureRequest>,
-    /// Captures that are over: the samples of each, or why it was refused.
-    pub captures: Vec<Result<profile::Profile, String>>,
-    /// Pins that were brought, by the names of their triggers.
-    pub pins: Vec<String>,
-}
-
-impl Heard {
-    /// True when these bytes came in any message.
-    pub fn has(&self, text: &str) -> bool {
-        has_bytes(&self.bytes, text)
-    }
-
-    pub(super) fn hear(&mut self, message: &impl Message) {
-        // Lengths need no room of their own.
-        let _ = message.encode(&mut self.bytes);
-    }
-}
 
 pub(super) struct Ear {
     pub memory: Arc<Mutex<Memory>>,

@@ -1,7 +1,8 @@
 //! A fake collector as agents see it: takes windows by the protocol, remembers them over restarts,
 //! checks what the agent sends, and behaves as badly as it is told to.
 
-use super::ear::{Ear, Heard};
+use super::ear::Ear;
+use super::memory::{Memory, Stored, lock};
 use super::server::Server;
 use prost::Message;
 use proto::TableAssembler;
@@ -11,9 +12,9 @@ use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::ingest_service_server::{IngestService, IngestServiceServer};
 use proto::collector::push_request::Body as Ask;
 use proto::collector::push_response::Body as Answer;
-use std::collections::{BTreeMap, HashSet};
+use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::codec::CompressionEncoding;
@@ -67,68 +68,6 @@ impl Default for Behaviour {
             forgets: false,
             hears: false,
         }
-    }
-}
-
-/// A window as it was stored.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Stored {
-    /// Samples in rows that were taken.
-    pub taken: u64,
-    /// Samples in rows that were lost.
-    pub lost: u64,
-    /// What the window's quality says was taken.
-    pub quality_taken: u64,
-    /// Start.
-    pub start_unix_ns: i64,
-    /// Length.
-    pub duration_ns: u64,
-    /// Names of all labels of samples.
-    pub label_names: Vec<String>,
-    /// Values of the label `comm`.
-    pub comms: Vec<String>,
-    /// CPU time the kernel accounted, over all rows.
-    pub account_rows: usize,
-    /// The gap that came with it.
-    pub gap: Option<wire::Gap>,
-    /// Parts it came in.
-    pub parts: usize,
-}
-
-/// Host, boot and sequence.
-pub type Key = (String, Vec<u8>, u64);
-
-/// What a collector remembers; outlives it.
-#[derive(Default)]
-pub struct Memory {
-    /// Windows that were stored.
-    pub windows: BTreeMap<Key, Stored>,
-    /// Windows that came again.
-    pub repeats: u64,
-    /// Windows that were refused.
-    pub refused: u64,
-    /// Hellos, in order.
-    pub hellos: Vec<wire::Hello>,
-    /// Facts told after a Hello.
-    pub facts: Vec<wire::HostFacts>,
-    /// Stacks whose frames are known.
-    stacks: HashSet<[u8; 16]>,
-    /// Questions asked.
-    pub needs: u64,
-    /// Those of them that wanted all callers.
-    pub needs_all: u64,
-    /// Stacks that definitions named by their content.
-    pub known: u64,
-    /// What was said, to one that hears.
-    pub heard: Heard,
-    /// How the agent broke the protocol.
-    pub violations: Vec<String>,
-}
-
-impl Memory {
-    /// Samples taken in all stored windows.
-    pub fn taken(&self) -> u64 {
-        self.windows.values().map(|window| window.taken).sum()
     }
 }
 
@@ -212,10 +151,6 @@ impl IngestCollector {
         }
         self.server = Some(Server::tcp(listener, services));
     }
-}
-
-pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 struct Service {

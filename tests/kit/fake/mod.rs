@@ -18,6 +18,7 @@ pub mod control;
 pub mod ear;
 pub mod ingest;
 pub mod member;
+pub mod memory;
 pub mod push;
 pub mod samples;
 pub mod server;

@@ -39,7 +39,7 @@ pub(super) enum Fault {
     #[error(
         "failed to use the database: its schema version is {found}, and this collector supports \
          {}; run a newer collector, or set another database",
-        super::schema::VERSION
+        super::SCHEMA_VERSION
     )]
     Newer {
         /// Version in the database.

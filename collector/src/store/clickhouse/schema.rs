@@ -14,11 +14,9 @@
 //! the rows it was made of, and a rollup answers for an hour only while it has as many as the
 //! windows of the hour say.
 
+use super::SCHEMA_VERSION;
 use super::client::{Client, Fault};
 use super::keys::Keys;
-
-/// Version of the schema that this collector makes and understands.
-pub(super) const VERSION: u32 = 7;
 
 /// Statements by version, 1 first. A version that was published never changes.
 const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE, ENDS];
@@ -258,7 +256,7 @@ pub(super) async fn migrate(client: &Client, fresh_key: &str) -> Result<Keys, Fa
     let found: Number = client
         .one("SELECT toUInt32(max(version)) AS number FROM schema_version")
         .await?;
-    if found.number > VERSION {
+    if found.number > SCHEMA_VERSION {
         return Err(Fault::Newer {
             found: found.number,
         });

@@ -7,15 +7,17 @@
 //! how much had been flushed: what comes later makes it stand back until it is added up again.
 
 use super::block::Block;
+use super::chunk::{HOUR_CHUNKS, HOURS_FROM};
 use super::codec::{SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
 use super::encode::again::{Gathered, Moment};
 use super::encode::{EncodeError, HEADS_SHARED, SERVICE_STEP_NS, Tables};
-use super::file::{FileError, PartitionFile, Replacement, Table};
-use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
+use super::file::{FileError, PartitionFile, Replacement};
+use super::level::Level;
 use super::partition::Partition;
 use super::summaries::ChunkWindows;
+use super::table::Table;
 use crate::sync::read;
 use std::sync::{Arc, RwLock};
 

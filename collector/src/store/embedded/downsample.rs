@@ -7,18 +7,20 @@
 //! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples
 //! have no label but their service's, so label sets and series are others; ids of stacks stay.
 
+use super::chunk::{HOUR_CHUNKS, HOURS_FROM};
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::compact::{Unpacker, step_of, windows_of};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
 use super::encode::Tables;
 use super::encode::again::{Gathered, Moment, groups_of};
-use super::file::{FileError, PartitionFile, Replacement, Table};
-use super::level::{HOUR_CHUNKS, HOURS_FROM, Level};
+use super::file::{FileError, PartitionFile, Replacement};
+use super::level::Level;
 use super::meta::{Account, Summary};
 use super::partition::Partition;
 use super::partition_log::new_generation;
 use super::summaries::{ChunkWindows, decode_whole};
+use super::table::Table;
 use crate::store::LabelSet;
 use crate::sync::read;
 use profile::{LabelSetId, StackId};

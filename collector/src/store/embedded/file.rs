@@ -10,6 +10,7 @@ pub use rewrite::{Replacement, put_in_place};
 
 use super::codec::Corrupt;
 use super::encode::Encoded;
+use super::table::Table;
 use rusqlite::{Connection, ErrorCode, OpenFlags, OptionalExtension as _, params};
 use std::path::{Path, PathBuf};
 
@@ -86,30 +87,6 @@ impl From<rusqlite::Error> for FileError {
             None => FileError::Damaged(text),
             Some(_) if text.contains("no such table") => FileError::Damaged(text),
             Some(_) => FileError::Other(text),
-        }
-    }
-}
-
-/// Tables of blobs by chunk and bundle.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Table {
-    /// Samples by group.
-    Block,
-    /// Sums by series.
-    Head,
-    /// Samples by service.
-    ServiceBlock,
-    /// Sums by service.
-    ServiceHead,
-}
-
-impl Table {
-    fn select(self) -> &'static str {
-        match self {
-            Table::Block => "SELECT id, body FROM block WHERE id >= ?1 AND id < ?2",
-            Table::Head => "SELECT id, body FROM head WHERE id >= ?1 AND id < ?2",
-            Table::ServiceBlock => "SELECT id, body FROM service_block WHERE id >= ?1 AND id < ?2",
-            Table::ServiceHead => "SELECT id, body FROM service_head WHERE id >= ?1 AND id < ?2",
         }
     }
 }

@@ -2,19 +2,8 @@
 //!
 //! The level is in the name of the partition's file, so that a rename is what downsamples it.
 
-use super::options::CHUNK_NS;
+use super::chunk::{CHUNK_NS, HOUR_NS};
 use std::path::{Path, PathBuf};
-
-/// Chunks of an hour: what the rollup by hours adds up. An hour is counted from the partition's
-/// start.
-pub const HOUR_CHUNKS: u16 = 6;
-
-/// Length of an hour. Unit: nanoseconds.
-pub const HOUR_NS: u64 = CHUNK_NS * HOUR_CHUNKS as u64;
-
-/// Number of the first hour among the chunks of the tables by service: hours stand there as chunks
-/// beyond all of ten minutes, of which a partition of seven days has 1,008.
-pub const HOURS_FROM: u16 = 0x4000;
 
 /// See the module. Finer levels are less.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]

@@ -1,18 +1,20 @@
 //! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or
 //! too much, setting damaged partitions aside, closing.
 
+mod compactor;
+
 use super::catalog::Catalog;
-use super::compactor::Compactor;
+use super::chunk::CHUNK_NS;
 use super::file::{FileError, has_log, quarantine_file, remove};
 use super::level::Level;
 use super::log_writer::LogWriter;
 use super::memtable::ChunkRows;
-use super::options::CHUNK_NS;
 use super::partition::Partition;
 use super::quarantine::{self, QuarantinedFile};
 use super::{eviction_watermark, manifest, partition_log};
 use crate::store::StoreError;
 use crate::sync::{lock, read, write};
+use compactor::Compactor;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;

@@ -8,9 +8,9 @@
 use super::codec::{
     Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
 };
-use super::file::names;
 use super::host_index::HostIndex;
 use super::level::Level;
+use super::manifest_entry::{Entry, Identity};
 use super::partition::Partition;
 use crate::durable::replace;
 use crate::sync::{lock, read};
@@ -27,54 +27,6 @@ const VERSION: u64 = 1;
 /// change may have left its file with the same time and size. Unit: nanoseconds; clocks of file
 /// systems go in steps of up to 10 ms.
 const RACY_NS: i128 = 1_000_000_000;
-
-/// What tells a file from what it was. Times are those of the file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Identity {
-    inode: u64,
-    len: u64,
-    modified_ns: i128,
-}
-
-impl Identity {
-    /// The identity of a partition's file; `None` while SQLite's log next to it is not empty.
-    fn of(path: &Path) -> Option<Identity> {
-        let [file, log, _] = names(path);
-        let with_log = std::fs::metadata(log).is_ok_and(|log| log.len() > 0);
-        let found = std::fs::metadata(file).ok().filter(|_| !with_log)?;
-        Some(Identity {
-            inode: found.ino(),
-            len: found.len(),
-            modified_ns: i128::from(found.mtime()) * 1_000_000_000 + i128::from(found.mtime_nsec()),
-        })
-    }
-}
-
-/// What is read of one partition when it is opened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entry {
-    /// `None` when the partition is to be read whatever its file looks like.
-    identity: Option<Identity>,
-    level: Level,
-    /// End of its time, since the Unix epoch. Unit: nanoseconds.
-    pub end: i64,
-    /// Which set of ids it has.
-    pub generation: u64,
-    /// How many flushes are in it.
-    pub flushes: u64,
-    /// What its services are told by.
-    pub service_labels: Vec<String>,
-    /// Last record of the log by chunk.
-    pub records: BTreeMap<u16, u64>,
-}
-
-impl Entry {
-    /// True when a file is what the entry is about.
-    pub fn is_of(&self, path: &Path) -> bool {
-        let as_it_was = self.identity.is_some() && self.identity == Identity::of(path);
-        as_it_was && self.level == Level::of(path)
-    }
-}
 
 /// See the module.
 #[derive(Debug, Default, PartialEq, Eq)]

@@ -38,9 +38,10 @@
 
 mod block;
 mod catalog;
+mod chunk;
+mod chunk_slice;
 mod codec;
 mod compact;
-mod compactor;
 mod counters;
 mod defined;
 mod dict;
@@ -53,9 +54,11 @@ mod host_index;
 mod host_state;
 mod hosts;
 mod level;
+mod log_record;
 mod log_writer;
 mod maintenance;
 mod manifest;
+mod manifest_entry;
 mod memtable;
 mod meta;
 mod options;
@@ -71,6 +74,7 @@ mod recover;
 mod replay;
 mod sequence_set;
 mod summaries;
+mod table;
 mod wal;
 
 pub use options::{OpenError, Options};

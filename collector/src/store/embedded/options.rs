@@ -1,16 +1,11 @@
 //! What an operator may set, and why the store could not be opened.
 
+use super::chunk::CHUNK_NS;
 use super::level::Level;
 use std::path::PathBuf;
 
 const SECOND_NS: u64 = 1_000_000_000;
 const DAY_NS: u64 = 86_400 * SECOND_NS;
-
-/// Length of a chunk: what one block holds. Unit: nanoseconds.
-///
-/// Ten minutes measured 1.33 bytes a row, one minute 1.70; an hour would keep six times as much in
-/// memory.
-pub const CHUNK_NS: u64 = 600 * SECOND_NS;
 
 /// How an embedded store behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -11,6 +11,8 @@
 
 mod downsampled;
 
+use super::chunk::{CHUNK_NS, HOUR_NS, HOURS_FROM};
+use super::chunk_slice::ChunkSlice;
 use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::dict_version::DictVersion;
@@ -18,13 +20,11 @@ use super::encode::{Tables, encode_chunk};
 use super::file::{self, FileError, Flush, PartitionFile};
 use super::host_index::HostIndex;
 use super::host_state::{HostState, decode_host, encode_host, named};
-use super::level::{HOUR_NS, HOURS_FROM, Level};
-use super::manifest::Entry;
+use super::level::Level;
+use super::manifest_entry::Entry;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
-use super::options::CHUNK_NS;
 use super::partition_log::{PartitionLog, new_generation};
-use super::query::ChunkSlice;
 use crate::store::{HostKey, LabelSet};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;

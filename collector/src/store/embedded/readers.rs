@@ -9,8 +9,8 @@ use super::codec::{Reader, SectionReader, SectionWriter};
 use super::dict::Dict;
 use super::encode::each_head;
 use super::hosts::{decode_health, decode_host};
+use super::log_record::{RECORD_WINDOW, WindowRecord};
 use super::meta::{Summary, WindowMeta};
-use super::replay::{RECORD_WINDOW, WindowRecord};
 use super::{host_state, partition_log, wal};
 
 /// A segment of the write-ahead log, and the same bytes as the payload of a record, as a part of

@@ -1,17 +1,16 @@
 //! Opening a directory: its lock and its partitions, before the log is replayed over them.
 
-use super::EmbeddedStore;
 use super::catalog::Catalog;
 use super::file::{FileError, quarantine_file, remove};
 use super::host_index::HostIndex;
 use super::hosts::HostTable;
 use super::log_writer::LogWriter;
 use super::maintenance::Maintenance;
-use super::manifest::{self, Entry};
+use super::manifest_entry::Entry;
 use super::options::{OpenError, Options};
 use super::partition::Partition;
 use super::reader::StoreReader;
-use super::{eviction_watermark, level, partition_log};
+use super::{EmbeddedStore, eviction_watermark, level, manifest, partition_log};
 use crate::durable::replace;
 use crate::sync::{lock, write};
 use std::collections::BTreeMap;

@@ -8,7 +8,7 @@ use super::EmbeddedStore;
 use super::codec::{Corrupt, Reader};
 use super::file::{FileError, quarantine_file};
 use super::hosts::{decode_health, decode_host};
-use super::memtable::Prepared;
+use super::log_record::{RECORD_HOST, RECORD_WINDOW, WindowRecord};
 use super::options::OpenError;
 use super::partition::Partition;
 use super::partition_log::{self, windows_place};
@@ -16,30 +16,6 @@ use super::wal::{Recovered, Wal};
 use crate::sync::{lock, read, write};
 use std::path::Path;
 use std::sync::Arc;
-
-/// First byte of the record of a window.
-pub const RECORD_WINDOW: u8 = 3;
-
-/// First byte of the record of a host.
-pub const RECORD_HOST: u8 = 2;
-
-/// The record of a window.
-pub struct WindowRecord<'b> {
-    /// What it adds to the dictionary.
-    pub entries: &'b [u8],
-    /// The window.
-    pub window: Prepared,
-}
-
-impl<'b> WindowRecord<'b> {
-    /// Reads what follows the kind of the record.
-    pub fn decode(input: &mut Reader<'b>) -> Result<WindowRecord<'b>, Corrupt> {
-        Ok(WindowRecord {
-            entries: input.decode_bytes()?,
-            window: Prepared::decode(input)?,
-        })
-    }
-}
 
 /// What is known while logs are read.
 struct Replay<'s> {

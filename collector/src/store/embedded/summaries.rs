@@ -5,10 +5,10 @@
 //! the last two may be empty, so what an agent brings late stands beside what was downsampled
 //! before.
 
+use super::chunk::CHUNK_NS;
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_u64};
 use super::level::Level;
 use super::meta::{Summary, WindowMeta};
-use super::options::CHUNK_NS;
 use std::collections::BTreeMap;
 
 /// What is kept of windows of one chunk.

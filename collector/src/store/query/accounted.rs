@@ -1,23 +1,11 @@
 //! CPU time over time as the kernel accounts it, and for how long each host sent it.
 
-use super::activity::{AnswerFacts, quality};
+use super::activity::AnswerFacts;
+use super::quality::quality;
 use super::series::{covered, heaviest};
 use super::{QueryBudget, WindowSource};
-use crate::store::{AccountedSeries, LabelSet, Limits, QueryResult, Resolution, Scope, StoreError};
-use hashbrown::HashMap;
+use crate::store::{AccountedSeries, Limits, QueryResult, Scope, StoreError};
 use profile::{GroupBy, Value, unit};
-
-/// What an engine adds up of accounts.
-#[derive(Clone, Debug)]
-pub struct AccountSums {
-    /// Time by step of each combination of kept labels: what cgroups ran without those below them.
-    /// Readings of the two are a moment apart, so it may be below zero. Unit: nanoseconds.
-    pub lines: HashMap<LabelSet, Vec<i128>>,
-    /// See [`AccountedSeries::hosts`].
-    pub hosts: HashMap<String, Vec<u64>>,
-    /// What was read.
-    pub resolution: Resolution,
-}
 
 /// See [`StoreQueries::accounted`](crate::store::StoreQueries::accounted).
 pub(super) fn accounted(

@@ -1,9 +1,9 @@
 //! What hosts did in and around a range, as engines report it, and what follows from it: gaps,
 //! hosts alive, and the quality of an answer.
 
-use super::{QueryBudget, WindowSource};
+use super::QueryBudget;
 use crate::store::{
-    DataQuality, GAPS_MAX, Gap, HostKey, HostRange, Resolution, Scope, StoreError, TimeRange,
+    DataQuality, GAPS_MAX, Gap, HostKey, HostRange, Resolution, StoreError, TimeRange,
 };
 use hashbrown::{HashMap, HashSet};
 use profile::{Quality, Value};
@@ -48,20 +48,6 @@ pub struct AnswerFacts {
     pub total: Value,
     /// Unit of weights.
     pub unit: String,
-}
-
-/// The quality of an answer: facts of it, what hosts did in its time, and what could not be read.
-pub(super) fn quality<S: WindowSource>(
-    source: &S,
-    scope: &Scope,
-    facts: AnswerFacts,
-    budget: &mut QueryBudget<'_>,
-) -> Result<DataQuality, StoreError> {
-    let activity = source.activity(scope, budget)?;
-    let mut quality = activity.quality(scope.range, facts, budget)?;
-    // Last: what is read for an answer may be what finds a partition damaged.
-    quality.damaged = source.unreadable(scope.range);
-    Ok(quality)
 }
 
 impl HostActivity {
@@ -139,7 +125,7 @@ impl FleetActivity {
     }
 
     /// The quality of an answer over these hosts, as far as they tell.
-    fn quality(
+    pub(super) fn quality(
         mut self,
         covered: TimeRange,
         facts: AnswerFacts,

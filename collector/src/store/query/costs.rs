@@ -1,7 +1,8 @@
 //! What functions or modules cost: added up over dictionaries, without a profile.
 
-use super::activity::{AnswerFacts, quality};
+use super::activity::AnswerFacts;
 use super::profile::{SLICE, profile};
+use super::quality::quality;
 use super::{BatchDict, QueryBudget, SampleBatch, WindowSource};
 use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use profile::{

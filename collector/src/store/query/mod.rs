@@ -7,25 +7,27 @@
 
 mod accounted;
 mod activity;
+mod axis;
 mod budget;
 mod costs;
 mod fold;
 mod hosts;
 mod profile;
+mod quality;
 mod series;
 mod source;
+mod sums;
 mod totals;
 mod units;
 
-pub use accounted::AccountSums;
 pub use activity::{ABSENT_NS_MIN, FleetActivity, HostActivity};
+pub use axis::Axis;
 pub use budget::{QueryBudget, memory_exceeded};
 pub(crate) use fold::prune;
-pub use series::{Axis, SeriesSums};
 pub(super) use series::{add_line, heaviest};
 pub use source::{BatchDict, EachBatch, LeafSums, SampleBatch, SamplesRead, WindowSource};
+pub use sums::{AccountSums, LabelSum, LabelSums, SeriesSums};
 pub(super) use totals::keep_heaviest;
-pub use totals::{LabelSum, LabelSums};
 pub use units::Units;
 
 use super::{

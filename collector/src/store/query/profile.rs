@@ -1,7 +1,8 @@
 //! Merged profiles: sums of samples of each dictionary, put into one profile through its names.
 
-use super::activity::{AnswerFacts, quality};
+use super::activity::AnswerFacts;
 use super::fold::{STACK_BYTES, callers_kept, parents, prune};
+use super::quality::quality;
 use super::{BatchDict, QueryBudget, SampleBatch, WindowSource};
 use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use hashbrown::HashMap;

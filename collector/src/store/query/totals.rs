@@ -1,43 +1,10 @@
 //! Totals by label set: what is taken, lost and expected, without stacks.
 
-use super::activity::{AnswerFacts, quality};
-use super::{QueryBudget, Units, WindowSource};
-use crate::store::{LabelSet, LabelTotals, Limits, QueryResult, Resolution, Scope, StoreError};
-use hashbrown::HashMap;
+use super::activity::AnswerFacts;
+use super::quality::quality;
+use super::{QueryBudget, WindowSource};
+use crate::store::{LabelTotals, Limits, QueryResult, Scope, StoreError};
 use profile::{GroupBy, Value};
-
-/// What an engine adds up of one label set.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct LabelSum {
-    /// Samples taken.
-    pub taken: Value,
-    /// Samples lost, an estimate.
-    pub lost: Value,
-    /// What the kernel accounts for these cgroups alone. Unit: nanoseconds.
-    pub expected_ns: i128,
-    /// The part of it that was not measured. Unit: nanoseconds.
-    pub estimated_ns: i128,
-}
-
-impl std::ops::AddAssign for LabelSum {
-    fn add_assign(&mut self, other: LabelSum) {
-        self.taken += other.taken;
-        self.lost += other.lost;
-        self.expected_ns = self.expected_ns.saturating_add(other.expected_ns);
-        self.estimated_ns = self.estimated_ns.saturating_add(other.estimated_ns);
-    }
-}
-
-/// What an engine adds up for totals.
-#[derive(Clone, Debug)]
-pub struct LabelSums {
-    /// By kept labels.
-    pub rows: HashMap<LabelSet, LabelSum>,
-    /// Units of weights.
-    pub units: Units,
-    /// What was read.
-    pub resolution: Resolution,
-}
 
 /// See [`StoreQueries::totals`](crate::store::StoreQueries::totals).
 pub(super) fn totals(

@@ -19,6 +19,7 @@
 //! blocks; `add` takes milliseconds, a collection or downsampling tenths of a second, a query over
 //! an hour of a large machine up to seconds.
 
+mod accounting;
 mod accounts;
 mod block;
 mod compact;

@@ -1,6 +1,6 @@
 //! Questions to the recorder: merged profiles over spans of time.
 
-use super::ledger::Accounting;
+use super::accounting::Accounting;
 use super::{Part, Recorder};
 use host::time::MonotonicTime;
 use profile::{

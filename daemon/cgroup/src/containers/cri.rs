@@ -5,7 +5,7 @@
 //! status has not.
 
 use super::answer::{self, ContainerAnswer};
-use super::source::Socket;
+use super::socket::Socket;
 use super::{ANSWER_BYTES_MAX, Chosen, Error, Inspection, Metadata, Runtime, clean};
 use hyper::http::uri::PathAndQuery;
 use hyper_util::rt::TokioIo;

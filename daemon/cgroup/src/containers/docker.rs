@@ -3,7 +3,7 @@
 
 use super::answer::{self, ContainerAnswer};
 use super::http::{self, HttpResponse};
-use super::source::Socket;
+use super::socket::Socket;
 use super::{Chosen, Error, Inspection, Metadata, Runtime, is_id};
 
 /// Docker's engine.

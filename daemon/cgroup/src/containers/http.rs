@@ -1,6 +1,6 @@
 //! One GET over a unix socket, bounded in time by who asks and in bytes here.
 
-use super::source::Socket;
+use super::socket::Socket;
 use super::{ANSWER_BYTES_MAX, Error};
 use http_body_util::{BodyExt, Empty};
 use hyper::body::Bytes;

@@ -25,6 +25,7 @@ mod files;
 mod http;
 mod provider;
 mod serial_calls;
+mod socket;
 mod source;
 
 pub use answer::{ContainerAnswer, bundle, image_info, inspected, pod, stored};

@@ -4,7 +4,7 @@
 //! and exports it. Its value is the same as long as the program runs. The threads that run
 //! processes call `process_main`, which jumps to generated code: where these calls return to is
 //! found in the program's instructions. With both, stacks are walked without a switch
-//! (`daemon/unwind/src/walk/beam.rs`). Seen with OTP 25 of Debian 12 on x86-64, 2026-11-26.
+//! (`daemon/unwind/src/walk/engine/beam.rs`). Seen with OTP 25 of Debian 12 on x86-64, 2026-11-26.
 
 use super::Beam;
 use crate::target;

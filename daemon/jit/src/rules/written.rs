@@ -9,7 +9,8 @@ use std::ops::Range;
 use std::time::Duration;
 use symbolize::budget::FileBudget;
 use unwind::info::rule::{Rule, Step};
-use unwind::info::table::{Bases, Dialect, Table};
+use unwind::info::section::{Bases, Dialect};
+use unwind::info::table::Table;
 
 /// Most rows of one function. Real ones have three to some twenty.
 const ROWS_MAX: usize = 1024;

@@ -4,8 +4,8 @@
 //! Expressions come from files of strangers: whatever makes no sense is the end of the stack, with
 //! [`StackEnd::NoUnwindInfo`].
 
+use super::section::Slice;
 use super::state::{Registers, StackCopy};
-use super::table::Slice;
 use gimli::{Encoding, Expression, Format, Operation};
 use profile::StackEnd;
 use std::cell::Cell;

@@ -44,7 +44,7 @@ pub struct GeneratedRules {
     beam: Option<Arc<BeamStacks>>,
 }
 
-/// What tells the stacks of Erlang's virtual machine (`walk/beam.rs`).
+/// What tells the stacks of Erlang's virtual machine (`walk/engine/beam.rs`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct BeamStacks {
     /// The address that the first function of every Erlang process returns to.

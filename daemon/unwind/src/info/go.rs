@@ -6,8 +6,9 @@
 //! what signal handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
 
 use super::pack::build::{Builder, put};
+use super::row_words::ROWS_MAX;
 use super::rule::{Behind, ComputedRow, Kind, Rule};
-use super::table::{ROWS_MAX, Table};
+use super::table::Table;
 use crate::arch;
 use hashbrown::HashMap;
 use symbolize::budget::{Charge, FileBudget, Over};

@@ -9,13 +9,17 @@
 //! Read by `fp-files` and `fp-jit`; the sampler, which walks by it ([`crate::walk`]), only
 //! searches.
 
+pub mod compare;
 pub mod derive;
 mod expression;
 pub mod generated;
 mod go;
 pub mod module;
 mod pack;
+mod row;
+mod row_words;
 pub mod rule;
+pub mod section;
 pub mod state;
 pub mod table;
 pub mod words;

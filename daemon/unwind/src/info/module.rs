@@ -4,13 +4,12 @@
 //! so a file cut short while it is read or later cannot harm. The sampler shares one module among
 //! all processes that map the file.
 
-use super::derive;
 use super::derive::lender::{self, Lender};
-use super::go;
-use super::pack::SectionRange;
 use super::rule::{ComputedRow, Rule, Step, step_computed};
+use super::section::{Bases, Dialect, SectionRange};
 use super::state::{Registers, StackCopy};
-use super::table::{Bases, Dialect, Table};
+use super::table::Table;
+use super::{derive, go};
 use crate::arch::{self, LINK_REGISTER};
 use gimli::{BaseAddresses, EhFrameHdr, LittleEndian, Pointer};
 use host::ids::FileOffset;
@@ -18,10 +17,9 @@ use profile::StackEnd;
 use std::cell::Cell;
 use std::path::PathBuf;
 use symbolize::budget::{FileBudget, Over};
-use symbolize::debug_files;
 use symbolize::elf::{self, ElfError, Headers, ReadAt, Section, Segment};
 use symbolize::files::Image;
-use symbolize::inflate;
+use symbolize::{debug_files, inflate};
 
 /// Largest compressed section of unwind information that is unpacked, and its largest size then.
 /// Unit: bytes. Sections that are not compressed are read piece by piece, whatever their size.

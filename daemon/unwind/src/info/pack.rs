@@ -14,15 +14,14 @@
 pub mod build;
 mod entries;
 
+use super::row::RowStorage;
+use super::row_words::ROWS_MAX;
 use super::rule::{RowFacts, kind_of_row};
-use super::table::{Bases, Dialect, ROWS_MAX};
+use super::section::{Bases, Dialect, SectionRange};
 use crate::arch;
 use build::{Builder, Packed, put};
 use entries::{CommonInfo, Function, head_of, names_an_address, write_function};
-use gimli::{
-    BaseAddresses, EhFrame, EhFrameOffset, LittleEndian, UnwindContext, UnwindContextStorage,
-    UnwindSection, UnwindTableRow,
-};
+use gimli::{BaseAddresses, EhFrame, EhFrameOffset, LittleEndian, UnwindContext, UnwindSection};
 use hashbrown::HashMap;
 use std::hash::BuildHasher;
 use symbolize::budget::{Charge, FileBudget, Over};
@@ -44,30 +43,6 @@ const ROWS_AT_ONCE: usize = 256;
 /// Most functions of a section. Unit: functions. A browser has about a million. What lies behind
 /// them in the section is not described.
 const FUNCTIONS_MAX: usize = 4 << 20;
-
-/// Room for rows under evaluation: 32 registers are more than code ever describes: on arm64 12
-/// that calls keep, 8 of floating point, whether the return address is signed.
-#[derive(Debug)]
-pub(super) struct RowStorage;
-
-impl UnwindContextStorage<usize> for RowStorage {
-    type Rules = [(gimli::Register, gimli::RegisterRule<usize>); 32];
-    type Stack = Box<[UnwindTableRow<usize, RowStorage>; 8]>;
-}
-
-/// A row as it is computed.
-pub(super) type Row = UnwindTableRow<usize, RowStorage>;
-
-/// Where a section is in its image.
-#[derive(Clone, Copy, Debug)]
-pub struct SectionRange {
-    /// Where it starts. Unit: bytes.
-    pub offset: u64,
-    /// Its length, or the most that it can have. Unit: bytes.
-    pub len: u64,
-    /// It ends at the first entry of length zero: its length is not known.
-    pub ends_at_zero: bool,
-}
 
 /// Where a function starts, or where nothing is described until the next starts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

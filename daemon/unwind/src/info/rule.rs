@@ -12,9 +12,9 @@ mod linkage;
 
 use super::ALLOCATION_BYTES;
 use super::expression::evaluate;
-use super::pack::Row;
+use super::row::Row;
+use super::section::Slice;
 use super::state::{Registers, StackCopy, number};
-use super::table::Slice;
 use crate::arch::{self, FRAME_POINTER_PLACE, LINK_REGISTER, PLACES, RETURN_COLUMN};
 use gimli::{CfaRule, Expression, LittleEndian, RegisterRule, UnwindExpression};
 use hashbrown::{DefaultHashBuilder, HashTable};

@@ -8,38 +8,16 @@
 //! frame are DWARF expressions, bounded by the walk.
 
 use super::pack::build::Packed;
-use super::pack::{PackedEntry, SectionRange, pack};
+use super::pack::{PackedEntry, pack};
+use super::row_words::Rows;
 use super::rule::{Kind, Rule, step_computed};
+use super::section::{Bases, Dialect, SectionRange};
 use super::state::{Registers, StackCopy};
-use gimli::LittleEndian;
 use profile::StackEnd;
 use std::cell::Cell;
 use std::ops::Range;
 use symbolize::budget::{FileBudget, Over};
 use symbolize::elf::ReadAt;
-
-/// A view of a section's bytes.
-pub type Slice<'a> = gimli::EndianSlice<'a, LittleEndian>;
-
-/// Which of the two dialects a section is written in.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Dialect {
-    /// `.eh_frame`
-    Eh,
-    /// `.debug_frame`
-    Debug,
-}
-
-/// Where the sections of an image are: what relative pointers are relative to.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Bases {
-    /// The first executable segment; the index is relative to it.
-    pub code: u64,
-    /// `.text`
-    pub text: u64,
-    /// The section itself.
-    pub section: u64,
-}
 
 /// The rows of a section. See the file.
 #[derive(Debug)]
@@ -266,66 +244,5 @@ impl Blocks {
         let block = relative.checked_shr(self.shift).unwrap_or(0) as usize;
         let before = |block: usize| self.before.get(block).map_or(entries, |&at| at as usize);
         before(block)..before(block + 1)
-    }
-}
-
-/// Most rows of one function. Behind them nothing of it is described. The largest functions of
-/// generated code have some thousand.
-pub const ROWS_MAX: usize = (1 << 15) - 1;
-
-/// The bit of the first word that says offsets take two words each.
-pub const WIDE: u16 = 1 << 15;
-
-/// The rows of one description: how many, then offset from the start of the function and number of
-/// the kind, each. The first is of offset 0.
-#[derive(Clone, Copy)]
-struct Rows<'a> {
-    words: &'a [u16],
-    wide: bool,
-}
-
-impl<'a> Rows<'a> {
-    fn at(rows: &'a [u16], at: usize) -> Option<Rows<'a>> {
-        let (&first, rest) = rows.get(at..)?.split_first()?;
-        let wide = first & WIDE != 0;
-        let words = usize::from(first & !WIDE) * if wide { 3 } else { 2 };
-        Some(Rows {
-            words: rest.get(..words)?,
-            wide,
-        })
-    }
-
-    fn len(self) -> usize {
-        self.words.len() / if self.wide { 3 } else { 2 }
-    }
-
-    fn offset(self, number: usize) -> u32 {
-        match self.wide {
-            true => {
-                let at = number * 3;
-                u32::from(self.words[at]) | u32::from(self.words[at + 1]) << 16
-            }
-            false => u32::from(self.words[number * 2]),
-        }
-    }
-
-    fn kind(self, number: usize) -> u16 {
-        match self.wide {
-            true => self.words[number * 3 + 2],
-            false => self.words[number * 2 + 1],
-        }
-    }
-
-    /// The kind that holds at an offset.
-    fn find(self, offset: u32) -> Option<u16> {
-        let (mut low, mut high) = (0, self.len());
-        while low < high {
-            let middle = low + (high - low) / 2;
-            match self.offset(middle) <= offset {
-                true => low = middle + 1,
-                false => high = middle,
-            }
-        }
-        Some(self.kind(low.checked_sub(1)?))
     }
 }

@@ -6,6 +6,11 @@
 //! code; what is found behind such a step is a guess until the walk reaches an outermost frame.
 //! Allocates nothing once the buffers have grown.
 
+mod beam;
+mod cut_frames;
+mod red_zone;
+mod scan;
+
 use super::StackBuffer;
 use super::call_sites::CallSites;
 use super::cut::{Cut, FramePlace};
@@ -14,8 +19,6 @@ use super::holes::HoleCounts;
 use super::known_callers::KnownCallersCounts;
 use super::modules::{ModuleCounts, ModuleState, Modules};
 use super::recall::RecallCounts;
-use super::red_zone;
-use super::scan::{ScanCounts, Scanner};
 use crate::arch;
 use crate::info::generated::GeneratedRules;
 use crate::info::rule::{Behind, Rule, Step, go_to_caller, return_slot, step_saved};
@@ -27,6 +30,7 @@ use host::frame::RawFrame;
 use host::ids::{Avma, FileId, FileOffset};
 use host::time::MonotonicTime;
 use profile::StackEnd;
+use scan::{ScanCounts, Scanner};
 use std::cell::Cell;
 use std::cmp::Ordering;
 

@@ -12,7 +12,6 @@
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
 //! leaves the bytes of the stack where they are, in the ring.
 
-mod beam;
 pub mod call_sites;
 mod callchain;
 pub mod cut;
@@ -23,8 +22,6 @@ pub mod known_callers;
 pub mod look;
 pub mod modules;
 pub mod recall;
-mod red_zone;
-mod scan;
 
 #[cfg(test)]
 mod real_stacks;

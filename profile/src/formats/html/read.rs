@@ -6,7 +6,7 @@
 
 use super::KIND_LABEL;
 use crate::Waits;
-use crate::formats::import::{Import, Known};
+use crate::formats::{Import, Known};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::outcome::StackEnd;
 use crate::profile::{Info, Profile};

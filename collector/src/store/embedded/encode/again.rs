@@ -4,7 +4,7 @@ use super::{
     Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, SectionWriter, Tables, Timed,
     at, encode_block, sort_rows,
 };
-use crate::store::embedded::file::Table;
+use crate::store::embedded::table::Table;
 use std::collections::BTreeMap;
 
 /// A row with the start of its window after the chunk's. Unit: nanoseconds.

@@ -1,9 +1,10 @@
 //! What a partition's file needs to be put in order: parts that become one, sums by hours, and a
 //! new file that takes the place of an older one.
 
-use super::{FileError, PartitionFile, Table, blob, key, lay_out, remove};
+use super::{FileError, PartitionFile, blob, key, lay_out, remove};
+use crate::store::embedded::chunk::{HOUR_CHUNKS, HOURS_FROM};
 use crate::store::embedded::encode::HEADS_SHARED;
-use crate::store::embedded::level::{HOUR_CHUNKS, HOURS_FROM};
+use crate::store::embedded::table::Table;
 use rusqlite::{Connection, params};
 use std::collections::BTreeMap;
 use std::path::Path;

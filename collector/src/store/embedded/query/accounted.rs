@@ -1,16 +1,16 @@
 //! CPU time over time as the kernel accounts it, from what is kept of windows: no head and no block
 //! is read.
 
+use super::super::chunk::CHUNK_NS;
+use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
 use super::super::file::FileError;
 use super::super::meta::{Account, Summary, WindowMeta};
-use super::super::options::CHUNK_NS;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::super::summaries::{decode_parts, decode_whole};
 use super::activity::{host_is_selected, labels_of};
 use super::plan::{Read, level_of};
-use super::series::ends;
 use super::{Stop, each_partition, kept_labels, select, slices};
 use crate::store::query::{AccountSums, Axis, QueryBudget, add_line};
 use crate::store::{LabelSet, Scope, StoreError};

@@ -1,13 +1,13 @@
 //! What hosts did in and around a range, from summaries of chunks and the index of hosts.
 
+use super::super::chunk_slice::ChunkSlice;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::meta::{Summary, WindowMeta};
-use super::super::partition::View;
-use super::super::partition::{Facts, Partition};
+use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
 use super::super::summaries::{decode_parts, decode_whole};
-use super::{ChunkSlice, Stop, each_of, partitions, slices};
+use super::{Stop, each_of, partitions, slices};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
 use crate::sync::{lock, read};

@@ -2,7 +2,7 @@
 
 use super::super::dict::{Dict, NONE};
 use super::super::encode::{HEADS_SHARED, period};
-use super::super::file::Table;
+use super::super::table::Table;
 use super::kept_labels;
 use crate::store::LabelSet;
 use ::profile::{GroupBy, LabelSetId};

@@ -1,10 +1,10 @@
 //! Names and values of labels, from the label sets that windows of a range have.
 
+use super::super::chunk_slice::ends;
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
 use super::activity::each_summary;
-use super::series::ends;
 use super::{Stop, each_partition, select, slices};
 use crate::store::query::QueryBudget;
 use crate::store::{Scope, StoreError, TimeRange};

@@ -12,13 +12,14 @@ mod steps;
 mod sums;
 mod totals;
 
+use super::EmbeddedStore;
+use super::chunk::CHUNK_NS;
+use super::chunk_slice::ChunkSlice;
 use super::codec::Corrupt;
 use super::dict::Dict;
 use super::file::FileError;
-use super::options::CHUNK_NS;
 use super::partition::Partition;
 use super::reader::StoreReader;
-use super::{EmbeddedStore, encode::SERVICE_STEP_NS};
 use crate::store::query::{
     AccountSums, Axis, EachBatch, FleetActivity, LabelSums, QueryBudget, SamplesRead, SeriesSums,
     WindowSource,
@@ -167,36 +168,6 @@ impl From<FileError> for Stop {
 impl From<Corrupt> for Stop {
     fn from(damage: Corrupt) -> Stop {
         Stop::File(damage.into())
-    }
-}
-
-/// A chunk of a plan: all of it, or what starts in `[from, to)` after its own start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ChunkSlice {
-    /// Which.
-    pub chunk: u16,
-    /// `None`: all of it. Unit: nanoseconds.
-    pub part: Option<(u64, u64)>,
-}
-
-impl ChunkSlice {
-    /// True when it starts and ends at whole minutes: the rollup by service has it.
-    pub fn is_of_minutes(&self) -> bool {
-        self.part
-            .is_none_or(|(from, to)| from % SERVICE_STEP_NS == 0 && to % SERVICE_STEP_NS == 0)
-    }
-
-    /// The part, where it is not all of the chunk, since the Unix epoch, as the chunk's `start` is.
-    pub fn part_from(&self, start: i64) -> Option<(i64, i64)> {
-        let (from, to) = self.part?;
-        let at = |into| start.saturating_add_unsigned(into);
-        Some((at(from), at(to)))
-    }
-
-    /// True when a window that starts at `start` after the chunk's start is in it.
-    pub fn has(&self, start: u64) -> bool {
-        self.part
-            .is_none_or(|(from, to)| from <= start && start < to)
     }
 }
 

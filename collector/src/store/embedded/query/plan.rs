@@ -4,14 +4,15 @@
 //! of chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
 //! partitions that are coarser, ranges are widened to what is told apart there.
 
+use super::super::chunk::{CHUNK_NS, HOUR_CHUNKS, HOUR_NS, HOURS_FROM};
+use super::super::chunk_slice::ChunkSlice;
 use super::super::encode::SERVICE_STEP_NS;
 use super::super::file::{FileError, PartitionFile};
-use super::super::level::{HOUR_CHUNKS, HOUR_NS, HOURS_FROM, Level};
-use super::super::options::CHUNK_NS;
+use super::super::level::Level;
 use super::super::partition::Partition;
 use super::super::reader::StoreReader;
 use super::activity::WINDOW_STEP_NS;
-use super::{ChunkSlice, partitions};
+use super::partitions;
 use crate::store::{Resolution, TimeRange};
 use crate::sync::read;
 

@@ -1,17 +1,19 @@
 //! Samples added up by dense ids of each partition.
 
 use super::super::block::Block;
+use super::super::chunk_slice::ChunkSlice;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::{Dict, NONE};
-use super::super::file::{FileError, PartitionFile, Table};
+use super::super::file::{FileError, PartitionFile};
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
 use super::super::summaries::decode_whole;
+use super::super::table::Table;
 use super::choice::Choice;
 use super::plan::{Plan, Read, covered, plan};
 use super::sums::Sums;
-use super::{ChunkSlice, Stop, each_partition, partitions, select, service_answers, slices};
+use super::{Stop, each_partition, partitions, select, service_answers, slices};
 use crate::store::query::{BatchDict, EachBatch, LeafSums, QueryBudget, SampleBatch, SamplesRead};
 use crate::store::{StoreError, TimeRange};
 use crate::sync::read;

@@ -1,18 +1,20 @@
 //! Weights over time, from what series add up to: no block is read.
 
 use super::super::block::Sum;
+use super::super::chunk::{CHUNK_NS, HOUR_NS};
+use super::super::chunk_slice::{ChunkSlice, ends};
 use super::super::codec::SectionReader;
 use super::super::dict::NONE;
 use super::super::encode::{SERVICE_STEP_NS, each_head};
-use super::super::file::{FileError, Table};
-use super::super::level::{HOUR_NS, Level};
-use super::super::options::CHUNK_NS;
+use super::super::file::FileError;
+use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
+use super::super::table::Table;
 use super::choice::Choice;
 use super::plan::{Read, plan};
 use super::steps::{HostLabels, OfPartition, Steps};
-use super::{ChunkSlice, Stop, each_partition, select, service_answers, slices};
+use super::{Stop, each_partition, select, service_answers, slices};
 use crate::store::query::{Axis, QueryBudget, SeriesSums, Units, add_line, memory_exceeded};
 use crate::store::{LabelSet, Scope, StoreError};
 use crate::sync::read;
@@ -84,12 +86,6 @@ impl Choice {
         stopped?;
         Ok(())
     }
-}
-
-/// The first and last chunk of a plan.
-pub fn ends(slices: &[ChunkSlice]) -> (u16, u16) {
-    let first = slices.first().map_or(0, |slice| slice.chunk);
-    (first, slices.last().map_or(0, |slice| slice.chunk))
 }
 
 /// Lines of one partition, by kept labels.

@@ -6,6 +6,7 @@
 //! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
 //! that is longer would look like a peak and a stop, from each window.
 
+use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::file::FileError;
@@ -13,7 +14,6 @@ use super::super::meta::Presence;
 use super::super::partition::{Facts, Partition};
 use super::super::summaries::{decode_parts, decode_whole};
 use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
-use super::series::ends;
 use super::{Stop, slices};
 use crate::store::query::{Axis, QueryBudget};
 use crate::store::{Limits, Scope, Step, StoreError, TimeRange};

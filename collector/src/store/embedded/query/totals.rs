@@ -1,14 +1,14 @@
 //! Taken, lost and expected by label set, without stacks.
 
 use super::super::block::Sum;
-use super::super::file::Table;
+use super::super::chunk_slice::ends;
 use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
+use super::super::table::Table;
 use super::activity::each_summary;
 use super::choice::Choice;
 use super::plan::{Read, level_of};
-use super::series::ends;
 use super::{Stop, each_partition, kept_labels, select, slices};
 use crate::store::query::{LabelSum, LabelSums, QueryBudget, Units};
 use crate::store::{LabelSet, Scope, StoreError};

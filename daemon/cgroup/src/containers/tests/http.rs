@@ -326,7 +326,7 @@ async fn a_socket_of_somebody_else_is_trusted_only_where_it_is_named() {
         return testkit::skip("needs root to give a socket away");
     }
     let path: Box<std::path::Path> = server.path.as_path().into();
-    let mut socket = super::super::source::Socket {
+    let mut socket = super::super::socket::Socket {
         path,
         named: false,
         calls: Default::default(),

@@ -1,18 +1,16 @@
-//! How right derived rows are: compared with the unwind information of a file that has it.
-//!
-//! For benches and tests; nothing is compared while the daemon runs.
+//! How right rows derived from instructions of x86-64 are, and the counts of that for both
+//! architectures.
 
 use super::code::Code;
 use super::explore::derive;
 use super::frame::{Frame, Value};
 use super::runs::Derived;
-use super::{PIECE_BYTES_MAX, aarch64, held_for, kind, number_of};
-use crate::arch::{a64, psabi as number};
-use crate::info::module::Module;
+use super::{PIECE_BYTES_MAX, held_for, kind, number_of};
+use crate::arch::psabi as number;
 use crate::info::rule::{Kind, Rule, Step};
 use std::ops::AddAssign;
 use symbolize::budget::{FileBudget, Over};
-use symbolize::elf::{self, ReadAt, Section};
+use symbolize::elf::{Headers, ReadAt, Section};
 
 /// Counts of instruction bytes that the unwind information of files describes; what fills up
 /// between instructions apart.
@@ -40,36 +38,26 @@ impl AddAssign for Agreement {
     }
 }
 
-/// Derives rows for the `.text` of an image as if nothing described it, and compares. `None` for
-/// files that are no such image or have no unwind information.
+/// Derives rows for the `.text` of an image of x86-64, and compares them with the rules that are
+/// `described`. `None` for files without it.
 ///
 /// # Errors
 /// When that takes more than `budget` has left.
 pub fn compare<R: ReadAt + ?Sized>(
     image: &R,
+    headers: &Headers,
+    described: impl Fn(u64) -> Option<Rule>,
     budget: &FileBudget<'_>,
 ) -> Result<Option<Agreement>, Over> {
-    let Ok(headers) = elf::read_headers(image) else {
+    let Some(text) = headers.section(b".text") else {
         return Ok(None);
     };
-    if headers.is_64 && headers.machine == a64::ELF_MACHINE {
-        return aarch64::compare::compare(image, &headers, budget);
-    }
-    let (Some(module), Some(text)) = (
-        Module::of(image, &headers, budget)?,
-        headers.section(b".text"),
-    ) else {
-        return Ok(None);
-    };
-    if module.functions() == 0 {
-        return Ok(None);
-    }
     each_piece(image, text, budget, |bytes, address| {
         let mut check = || budget.check().is_ok();
         let code = Code::new(bytes, address, &mut check);
         let entry = code.place(headers.entry);
         let derived = derive(code, entry, &[])?;
-        Some(judge(&module, (bytes, address), &derived))
+        Some(judge(&described, (bytes, address), &derived))
     })
 }
 
@@ -101,7 +89,11 @@ pub(super) fn each_piece<R: ReadAt + ?Sized>(
     Ok(Some(counts))
 }
 
-fn judge(module: &Module, (bytes, address): (&[u8], u64), derived: &Derived<Frame>) -> Agreement {
+fn judge(
+    described: impl Fn(u64) -> Option<Rule>,
+    (bytes, address): (&[u8], u64),
+    derived: &Derived<Frame>,
+) -> Agreement {
     let mut forever = || true;
     let mut code = Code::new(bytes, address, &mut forever);
     let mut counts = Agreement::default();
@@ -124,7 +116,7 @@ fn judge(module: &Module, (bytes, address): (&[u8], u64), derived: &Derived<Fram
             Some(false) => 1,
             None => break,
         };
-        if let Some(rule) = module.described(address + u64::from(at)) {
+        if let Some(rule) = described(address + u64::from(at)) {
             counts += judge_one(rule, frame, len.into());
         }
         at += len;

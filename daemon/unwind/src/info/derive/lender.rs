@@ -12,9 +12,8 @@
 //! `fp-files`, once a file; programs whose Haskell libraries are files of their own have no lender
 //! there.
 
-use super::Piece;
 use super::frame::{Accesses, Frame, Value};
-use super::kind;
+use super::{Piece, kind};
 use crate::arch::psabi as number;
 use crate::info::rule::{Kind, Rule, Step, return_slot, step_saved};
 use crate::info::state::{Registers, StackCopy};

@@ -1,7 +1,7 @@
 //! What was derived of code, and how it becomes rows of functions.
 
 use crate::info::pack::build::{Builder, put};
-use crate::info::table::ROWS_MAX;
+use crate::info::row_words::ROWS_MAX;
 
 /// Instructions with one frame. Places are relative to the start of the code. Unit: bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

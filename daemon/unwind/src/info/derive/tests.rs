@@ -1,8 +1,8 @@
 //! Code as compilers and people write it, by its bytes, and what is derived of it.
 
-use super::compare::compare;
 use super::runs::Run;
 use super::*;
+use crate::info::compare::compare;
 use std::fs::File;
 
 /// What is derived of code: a line for each run, as place, register that the CFA is counted from

@@ -3,7 +3,7 @@
 use super::*;
 use crate::info::module::Module;
 use crate::info::rule::Step;
-use crate::info::table::{Bases, Dialect};
+use crate::info::section::{Bases, Dialect};
 use host::ids::FileOffset;
 use std::fs::File;
 use symbolize::elf::{self, SymbolTable};
@@ -59,7 +59,7 @@ fn depths_are_those_of_the_debug_information_at_every_instruction() {
     let go = table_of(&image, &headers);
     let budget = FileBudget::default();
     let section = headers.section(b".debug_frame").expect("debug information");
-    let place = crate::info::pack::SectionRange {
+    let place = crate::info::section::SectionRange {
         offset: section.offset,
         len: section.size,
         ends_at_zero: false,

@@ -2,8 +2,8 @@
 //! functions start and end. What reads a format hands its functions over in any order.
 
 use super::{GAP_BITS, PackedEntry};
+use crate::info::row_words::WIDE;
 use crate::info::rule::{Expressions, Kind};
-use crate::info::table::WIDE;
 use hashbrown::{DefaultHashBuilder, HashTable};
 use std::hash::BuildHasher;
 use symbolize::budget::{Charge, Over};
@@ -137,7 +137,7 @@ impl Builder {
 
     /// Keeps rows, as (offset, number of a kind), once. Where they are; `None` when they do not
     /// start at the start of their function or there is no more room. At most
-    /// [`ROWS_MAX`](crate::info::table::ROWS_MAX).
+    /// [`ROWS_MAX`](crate::info::row_words::ROWS_MAX).
     pub fn keep(&mut self, rows: &[(u32, u16)]) -> Option<u32> {
         let Some(&(0, _)) = rows.first() else {
             return None;

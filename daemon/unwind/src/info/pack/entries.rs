@@ -3,7 +3,7 @@
 //!
 //! Every number is a stranger's. What is not understood is `None`, and the entry is left out.
 
-use crate::info::table::{Bases, Dialect, Slice};
+use crate::info::section::{Bases, Dialect, Slice};
 use gimli::{LittleEndian, Reader};
 
 /// What is kept of a head while its functions are read.

@@ -1,8 +1,8 @@
 //! How entries of a procedure linkage table are left: their rule depends on the address.
 
 use super::{PLACES, Rule, Step};
+use crate::info::section::Slice;
 use crate::info::state::number;
-use crate::info::table::Slice;
 use gimli::{Expression, Operation};
 
 /// How entries of a procedure linkage table are left, as GNU linkers describe it: the CFA is

@@ -8,11 +8,11 @@
 //! A call would overwrite the red zone, so only frames that no call left are looked at: the leaf,
 //! and what a signal struck. A stack of many frames whose tables read there costs no more.
 
-use super::engine::{Cursor, Engine};
-use super::modules::ModuleState;
+use super::{Cursor, Engine};
 use crate::arch;
 use crate::info::state::Registers;
 use crate::info::words::Words;
+use crate::walk::modules::ModuleState;
 use host::ids::{Avma, FileId, FileOffset};
 
 /// How far up the word is looked for, and from the stack pointer to where it points. Unit: bytes.
@@ -21,7 +21,7 @@ const WORD_REACH: u64 = 4 << 10;
 const FRAME_REACH: u64 = 8 << 10;
 
 /// The word below the stack pointer: one word, of which the walk changes address and value.
-pub(super) fn one_word() -> Words {
+pub(in crate::walk) fn one_word() -> Words {
     Words {
         base: 0,
         at: [0].into(),
@@ -32,7 +32,7 @@ pub(super) fn one_word() -> Words {
 impl Engine {
     /// The caller by a row that could not be computed, if what it lacks is that word. `None` where
     /// there is no such word in the frame, or more than one.
-    pub(super) fn by_red_zone(
+    pub(in crate::walk) fn by_red_zone(
         &mut self,
         cursor: &Cursor<'_>,
         file: FileId,

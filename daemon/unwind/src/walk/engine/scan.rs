@@ -17,13 +17,13 @@
 //! Where the frame is known after all, by what a runtime tells, every [`CHECK_EVERY`]th is scanned
 //! as well, and the result compared: [`ScanCounts`].
 
-use super::StackBuffer;
-use super::call_sites::CallSite;
-use super::engine::{Cursor, Engine};
+use super::{Cursor, Engine};
 use crate::arch::code_address;
 use crate::info::rule::{Rule, Step};
 use crate::info::state::Registers;
 use crate::process::space::Backing;
+use crate::walk::StackBuffer;
+use crate::walk::call_sites::CallSite;
 use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
@@ -61,7 +61,7 @@ pub struct ScanCounts {
 
 /// What scans have done for one stack.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Scanner {
+pub(in crate::walk) struct Scanner {
     /// The last walk came to a function that nobody called.
     pub outermost: bool,
     /// A known caller was compared.
@@ -93,7 +93,7 @@ enum Word {
 
 impl Engine {
     /// Goes on from generated code, whose frame is the last in `out`, by scanning.
-    pub(super) fn scan(
+    pub(in crate::walk) fn scan(
         &mut self,
         cursor: &mut Cursor<'_>,
         depth_max: usize,
@@ -116,7 +116,7 @@ impl Engine {
 
     /// Compares what a scan would find with the caller of generated code that is known to be right.
     /// At most once for a stack, and not within tries.
-    pub(super) fn check_scan(&mut self, cursor: &Cursor<'_>, known: &Registers) {
+    pub(in crate::walk) fn check_scan(&mut self, cursor: &Cursor<'_>, known: &Registers) {
         if !self.scans || self.scanner.compared || self.scanner.tries > 0 {
             return;
         }

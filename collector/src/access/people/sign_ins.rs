@@ -5,13 +5,12 @@
 //! name, and providers let people change theirs. Another person with the same name has a mark
 //! behind it that is always theirs. A name is forgotten when it was not used for long.
 
-use super::people::{AccessError, People, Person};
-use super::sessions::{Hash, Session, Whose, hash, secret, surplus};
-use super::{Caller, LASTS_S, Role, SIGNED_IN, Scope};
+use super::{People, Person};
+use crate::access::sessions::{Hash, Session, SignedIn, Whose, hash, secret, signed_in, surplus};
+use crate::access::{AccessError, Caller, Role, SIGNED_IN, Scope};
 use crate::sync::lock;
 use profile::text::with_causes;
-use rusqlite::{Connection, OptionalExtension, params};
-use std::collections::HashMap;
+use rusqlite::{OptionalExtension, params};
 use std::sync::Arc;
 use tonic::Status;
 
@@ -24,25 +23,6 @@ const NAME_KEPT_S: i64 = 90 * 86_400;
 
 /// Most names. At the bound nobody new is let in before an old one is forgotten.
 const NAMES_MAX: i64 = 20_000;
-
-/// Apart from the other sessions: one of these without its columns would be that of whoever is on
-/// the collector's machine.
-pub(super) const SCHEMA: &str = "
-CREATE TABLE IF NOT EXISTS sign_ins (
-    hash BLOB PRIMARY KEY,
-    subject TEXT NOT NULL,
-    name TEXT NOT NULL,
-    role TEXT NOT NULL,
-    scope TEXT NOT NULL,
-    settings BLOB NOT NULL,
-    created INTEGER NOT NULL,
-    used INTEGER NOT NULL
-) STRICT;
-CREATE TABLE IF NOT EXISTS sign_in_names (
-    name TEXT PRIMARY KEY,
-    subject TEXT NOT NULL,
-    used INTEGER NOT NULL
-) STRICT;";
 
 /// Hash of the settings that a session was started with.
 pub type Settings = [u8; 32];
@@ -62,67 +42,6 @@ pub struct SignIn {
     pub scope: Option<Scope>,
     /// What decided that.
     pub settings: Settings,
-}
-
-/// Somebody with a session of their own.
-pub(super) struct SignedIn {
-    pub(super) subject: String,
-    /// In the place of one with a token: what bounds and ends their calls.
-    pub(super) person: Arc<Person>,
-}
-
-impl SignedIn {
-    /// Ends what is under way.
-    pub(super) fn end(&self) {
-        self.person.end();
-    }
-}
-
-/// Sessions of the database. What cannot be read lets nobody in.
-pub(super) fn read(
-    database: &Connection,
-    open: &mut HashMap<Hash, Session>,
-) -> Result<(), AccessError> {
-    let mut rows =
-        database.prepare("SELECT hash, subject, name, role, scope, created, used FROM sign_ins")?;
-    let mut rows = rows.query([])?;
-    while let Some(row) = rows.next()? {
-        let (role, scope): (String, String) = (row.get(3)?, row.get(4)?);
-        let scope = match scope.is_empty() {
-            true => Ok(None),
-            false => Scope::parse(&scope).map(Some),
-        };
-        let (Some(role), Ok(scope)) = (Role::named(&role), scope) else {
-            tracing::error!(role, "failed to load a session: unknown role or scope");
-            continue;
-        };
-        let (created, used): (i64, i64) = (row.get(5)?, row.get(6)?);
-        let subject: String = row.get(1)?;
-        let caller = Caller {
-            name: row.get(2)?,
-            role,
-            scope,
-        };
-        let person = Arc::new(signed_in(caller, &subject, created, open));
-        let whose = Whose::SignedIn(Arc::new(SignedIn { subject, person }));
-        let session = Session {
-            whose,
-            created,
-            used,
-        };
-        open.insert(row.get(0)?, session);
-    }
-    Ok(())
-}
-
-/// In the place of a person with a token. All sessions of one have the same number of calls.
-fn signed_in(caller: Caller, subject: &str, now: i64, open: &HashMap<Hash, Session>) -> Person {
-    let mut others = open
-        .values()
-        .filter_map(|session| session.whose.signed_in());
-    let other = others.find(|other| other.subject == subject);
-    let calls = other.map(|other| other.person.calls.clone());
-    Person::signed_in(caller, now, now.saturating_add(LASTS_S), calls)
 }
 
 impl People {
@@ -259,7 +178,10 @@ impl People {
     ///
     /// # Errors
     /// When the database fails: they have ended until a restart.
-    pub(super) fn sign_out(&self, name: &str) -> Result<Option<Arc<Person>>, AccessError> {
+    pub(in crate::access) fn sign_out(
+        &self,
+        name: &str,
+    ) -> Result<Option<Arc<Person>>, AccessError> {
         let (gone, last) = {
             let open = lock(&self.sessions().open);
             let own = open.iter().filter_map(|(key, session)| {

@@ -4,13 +4,13 @@
 //! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock
 //! that flushes need: a slice ends after [`SLICE`], however much is left.
 
-use super::compact::Compaction;
-use super::downsample::{Downsampling, Written};
-use super::file::{FileError, PartitionFile, put_in_place, remove};
-use super::level::{HOUR_CHUNKS, Level};
-use super::maintenance::Maintenance;
-use super::options::CHUNK_NS;
-use super::partition::Partition;
+use super::Maintenance;
+use crate::store::embedded::chunk::{CHUNK_NS, HOUR_CHUNKS};
+use crate::store::embedded::compact::Compaction;
+use crate::store::embedded::downsample::{Downsampling, Written};
+use crate::store::embedded::file::{FileError, PartitionFile, put_in_place, remove};
+use crate::store::embedded::level::Level;
+use crate::store::embedded::partition::Partition;
 use crate::sync::{lock, read, write};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -237,7 +237,7 @@ impl Maintenance {
             return Ok(());
         }
         let worked = downsampling.work(|| Instant::now() < until);
-        let bytes = super::file::bytes(&downsampling.temporary());
+        let bytes = crate::store::embedded::file::bytes(&downsampling.temporary());
         self.catalog.counters.downsampling_bytes.set(bytes);
         match worked {
             Ok(true) => {}

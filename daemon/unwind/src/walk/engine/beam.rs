@@ -17,12 +17,12 @@
 //! `process_main`: its return address is the next word that is one of such a call. What process it
 //! was is not on that stack, so it ends as other code in the frame of who entered it does.
 
-use super::StackBuffer;
-use super::cut::{Cut, FramePlace};
-use super::engine::{Cursor, Engine, Next};
+use super::{Cursor, Engine, Next};
 use crate::info::generated::BeamStacks;
 use crate::info::state::Registers;
 use crate::process::space::Backing;
+use crate::walk::StackBuffer;
+use crate::walk::cut::{Cut, FramePlace};
 use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
@@ -39,7 +39,7 @@ const OPERATIONS: u32 = 128;
 
 impl Engine {
     /// Passes Erlang code, which is the last frame in `out`.
-    pub(super) fn through_beam(
+    pub(in crate::walk) fn through_beam(
         &mut self,
         cursor: &mut Cursor<'_>,
         beam: &BeamStacks,
