@@ -12,7 +12,7 @@
 //! | newline, carriage return, tab | `\n`, `\r`, `\t` |
 //! | other characters below U+0080 that [`is_hostile`] names | `\xHH` |
 //! | all other characters that [`is_hostile`] names | `\u{H…}` |
-//! | white space at the start or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
+//! | white space at the start or end; a space before only digits and dots | `\x20`, `\u{H…}` |
 //! | the `#` of text that is `#` or starts with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!

@@ -1,7 +1,7 @@
-//! Instructions of arm64: where code goes on behind them, and how they move a frame (Arm Architecture
-//! Reference Manual, C4.1). All have four bytes.
+//! Instructions of arm64: which of them end or divert the flow of code, and how they change a frame
+//! (Arm Architecture Reference Manual, C4.1). Each has four bytes.
 //!
-//! Compiled on every architecture, for what reads files of arm64 anywhere.
+//! Compiled on every architecture, because files of arm64 can be read anywhere.
 
 /// `e_machine` of ELF files that have them.
 pub const ELF_MACHINE: u16 = 183;
