@@ -1,5 +1,5 @@
-//! How the host is a member of a fleet: by an invitation and a key of its own, or by a certificate
-//! that somebody else renews, in the section `collector.tls`.
+//! Settings of the host's fleet membership: it joins by an invitation with a key of its own, or
+//! uses a certificate that another tool renews, configured in the section `collector.tls`.
 
 use super::Config;
 use config::{Conflict, Key, Kind, Reload, Value, as_text, path_or_null, text_or_null};

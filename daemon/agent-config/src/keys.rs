@@ -1,5 +1,6 @@
-//! The table of keys: the one place that says what a key means, its unit, range, and whether a
-//! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
+//! The table of configuration keys: the only place that states what a key means, its unit and
+//! range, and whether a reload applies it. `config/agent.yaml` is generated from it. Defaults are
+//! in the section types.
 
 use super::fleet::{
     self, address_key, ca_key, cert_key, dir_key, host_id_key, host_name_key, join_key, key_key,

@@ -1,5 +1,5 @@
-//! What the host keeps to itself and what the daemon gives up: keys of their own, at the top of the
-//! file.
+//! Settings that protect the host: what it keeps from the collector, and what the daemon locks
+//! itself out of. Their keys are at the top level of the file.
 
 use super::Config;
 use config::{Conflict, Key, Kind, Reload, Value, put_word, word};

@@ -1,5 +1,4 @@
-//! The list `triggers`: its keys, and an entry as a type. What its texts mean says
-//! [`Rule`].
+//! The list `triggers`: its keys, and one entry as a type. [`Rule`] parses the texts of an entry.
 
 pub mod condition;
 pub mod rule;

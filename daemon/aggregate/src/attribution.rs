@@ -1,10 +1,10 @@
 //! Loss attribution: divides what a window lost among its cgroups.
 //!
-//! The clock of a CPU ticks on while nothing arrives, so the number of missing samples is known,
-//! busy and idle together; whose they were is not. The kernel's own accounting tells: a cgroup that
-//! used more CPU time than its samples stand for is owed the difference. Where there is no
-//! accounting, or where the loss is smaller than the error of sampling, losses follow what was
-//! taken.
+//! The clock of a CPU keeps ticking while no samples arrive, so the number of missing samples is
+//! known, busy and idle together, but not which cgroup they belong to. The kernel's own accounting
+//! helps: if a cgroup used more CPU time than its samples stand for, it gets the difference. Where
+//! there is no accounting, or the loss is smaller than the sampling error, losses are divided in
+//! proportion to the samples taken.
 
 use super::batch::RawLoss;
 use cgroup::usage::PathAccount;

@@ -1,8 +1,9 @@
-//! What the sampler hands to the symbolizer: folded samples whose frames are still addresses.
+//! Batches that the sampler hands to the symbolizer: folded samples with frames that are still
+//! addresses.
 //!
-//! A batch covers a part of one window, the whole of it unless somebody asked for fresh data. Its
-//! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
-//! state the sampler allocates nothing.
+//! A batch covers a part of one window, or all of it unless a client asked for fresh data. Its
+//! buffers are recycled: a batch returns to the sampler once it is named, so in steady state the
+//! sampler allocates nothing.
 
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, Pid, ProcessId};

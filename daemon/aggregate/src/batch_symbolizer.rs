@@ -1,8 +1,8 @@
 //! The symbolizer thread: turns folded addresses into named stacks with labels, and records them.
 //!
-//! Naming reads files and may take long, so it goes on outside the recorder's lock, into a
-//! dictionary of its own; only the finished names are carried over under the lock, which takes
-//! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
+//! Naming reads files and may take long, so it runs outside the recorder's lock, with a dictionary
+//! of its own. Only the finished names are copied under the lock, which takes milliseconds. So
+//! neither queries nor the sampler ever wait for a slow disk.
 
 use super::batch::{RawBatch, RawProcess, RawSample, RawStack};
 use super::context::Context;

@@ -1,8 +1,8 @@
 //! Folding: samples with equal cgroup, process, thread name and stack become one row with a count.
 //!
 //! Runs on the sampler thread. Buffers keep their size from window to window, so a steady load
-//! allocates nothing. Bounds hold whatever the load: what does not fit goes under `[other]` of its
-//! own cgroup and process, so totals stay right, and is counted.
+//! allocates nothing. Bounds hold under any load: samples that do not fit are folded under
+//! `[other]` of their own cgroup and process, so totals stay right, and they are counted.
 
 use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
 use hashbrown::{DefaultHashBuilder, HashTable};

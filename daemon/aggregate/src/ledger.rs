@@ -1,7 +1,8 @@
-//! What the symbolizer keeps of the window that is open, to account for it when it closes: samples
-//! by cgroup, losses, readings of the kernel's accounting.
+//! Data that the symbolizer collects for the open window, to account for it when it closes: samples
+//! by cgroup, losses, and readings of the kernel's accounting.
 //!
-//! On the symbolizer's thread, outside of the recorder's lock: closing a window reads cgroupfs.
+//! Runs on the symbolizer's thread, outside the recorder's lock, because closing a window reads
+//! cgroupfs.
 
 use super::attribution::{self, Window};
 use super::batch::{RawBatch, RawLoss};

@@ -1,7 +1,8 @@
-//! Losses on their way into the batches of their time.
+//! Assigns losses to the batches of the time in which they happened.
 //!
 //! A loss may start in one window and end in a later one, and is often known only when the sampler
-//! runs again: what lies in a batch's time goes with that batch, the rest waits for the next.
+//! runs again. The part within a batch's time goes with that batch; the rest waits for the next
+//! one.
 
 use super::batch::{RawBatch, RawLoss};
 use host::time::MonotonicTime;

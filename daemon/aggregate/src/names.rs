@@ -1,9 +1,8 @@
-//! What frames are named with: a symbolizer, the frames it named so far, and what they say of
-//! stacks.
+//! Names frames: a symbolizer, the frames it has named so far, and what they mean for stacks.
 //!
-//! The continuous profile has one set of names, and captures with lines another, which is there
-//! only while one of them runs: frames that differ by line would push those of functions out. Used
-//! by the symbolizer's thread alone.
+//! The continuous profile has one set of names. Captures with source lines use a second set, which
+//! exists only while such a capture runs, because frames that differ by line would push function
+//! frames out of the cache. Used only by the symbolizer's thread.
 
 use super::context::Context;
 use hashbrown::HashMap;

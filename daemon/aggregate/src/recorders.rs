@@ -1,6 +1,6 @@
-//! The recorders of captures that run: made by the manager, filled by the symbolizer.
+//! The recorders of running captures: the manager creates them and the symbolizer fills them.
 //!
-//! Threads: any. A batch whose capture is not here any more is let go unnamed.
+//! May be used from any thread. A batch for a capture that no longer exists is discarded unnamed.
 
 use crate::batch::RawBatch;
 use crate::recorder::Recorder;

@@ -1,8 +1,6 @@
-//! Where the symbolizer puts what it named: into the continuous profile's recorder, or into that of
-//! a capture.
+//! The recorder that receives named samples: the continuous profile's, or a capture's.
 //!
-//! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for
-//! each.
+//! Each recorder has a dictionary of its own, so the symbolizer's cached ids are kept per recorder.
 
 use super::attribution::{self, Window};
 use super::batch::RawBatch;

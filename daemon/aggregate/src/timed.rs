@@ -1,13 +1,12 @@
-//! Names of generated code by the time of each sample: where code at an address changed while it
-//! was sampled, the rows of its stacks are split by time.
+//! Names generated code by the time of each sample. If the code at an address changed during a
+//! batch, the rows of its stacks are split by time.
 //!
-//! Most code stays what it is from the first to the last sample of a batch, and then its frame has
-//! one name. Where it does not, each sample of its stacks is looked up at its own time; samples of
-//! a row with the same names stay together, the others become rows of their own, with stacks of
-//! their own. Counts are those of the samples, weights are split in proportion, and both add up
-//! to what the row had.
+//! Most code does not change between the first and the last sample of a batch; its frame has one
+//! name. If it does change, each sample of its stacks is looked up at its own time. Samples of a
+//! row with the same names stay together; the others become rows with stacks of their own. Counts
+//! are exact, weights are split in proportion, and both add up to those of the original row.
 //!
-//! On the symbolizer's thread.
+//! Runs on the symbolizer's thread.
 
 use super::batch::{RawBatch, RawSample, RawStack};
 use hashbrown::HashMap;

@@ -1,4 +1,5 @@
-//! Who ended a wait is not told where it is withheld: done with addresses, before they have names.
+//! Removes the wakers of waits where they must be withheld. This is done on addresses, before they
+//! are named.
 
 use super::batch::RawBatch;
 use cgroup::CgroupTable;

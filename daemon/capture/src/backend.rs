@@ -1,4 +1,4 @@
-//! What captures need of the daemon: a trait, so that their rules can be tested without any.
+//! The trait through which captures use the daemon, so that their rules can be tested without one.
 
 pub use super::engine::Followed;
 use super::request::CaptureSpec;

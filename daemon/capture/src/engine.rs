@@ -1,12 +1,12 @@
-//! Opens the events of captures and has the sampler sample them: what a manager of captures calls.
+//! Opens the events of captures and has the sampler sample them. The capture manager calls it.
 //!
 //! Captures with equal specifications share one set of rings. Opening happens on the caller's
-//! thread and may block, some kinds of events for as long as all CPUs take to agree, and those on
-//! files of others for [`FILE_WAIT`] at most, for a helper; the sampler gets rings that run. A set
-//! is closed when its last capture ends, by `fp-files`.
+//! thread and may block: for some kinds of events until all CPUs agree, and for events on other
+//! users' files for at most [`FILE_WAIT`], while a helper opens the file. The sampler gets rings
+//! that already run. `fp-files` closes a set when its last capture ends.
 //!
-//! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever
-//! happened: also after a refusal by the sampler, and when the daemon stops.
+//! The samples of a capture arrive in batches tagged with its id. The last batch has `closes` set;
+//! it always comes, even after the sampler rejected the capture or when the daemon stops.
 
 mod bound;
 mod error;

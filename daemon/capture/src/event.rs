@@ -1,4 +1,4 @@
-//! What a capture samples: events by the names people know them by.
+//! The events that a capture can sample, by the names people know.
 //!
 //! Names are those of perf(1): counters of the processor and of the kernel, `block-io`,
 //! `tracepoint:CATEGORY:NAME` and `uprobe:BINARY:FUNCTION`. [`Event::parse`] is pure;

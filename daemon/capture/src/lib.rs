@@ -1,4 +1,4 @@
-//! Captures on demand: sampling next to the continuous profile, for a time and a purpose.
+//! Captures on demand: temporary sampling next to the continuous profile.
 //!
 //! A capture opens events of its own (`rings`), whose records go through the same sampler, process
 //! table and unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)),

@@ -1,4 +1,4 @@
-//! How far source lines are known of what a capture with lines took, for people.
+//! Notices that say for how many samples of a capture with lines the source lines are known.
 
 use profile::{FrameKind, Profile};
 use std::collections::BTreeMap;

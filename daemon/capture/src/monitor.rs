@@ -1,7 +1,7 @@
-//! What befalls a capture while it runs: its target goes and comes back, its event happens more
-//! often than may be sampled. Does what can be done about it, and says so in the end.
+//! Watches a running capture: its target may go away and come back, and its event may occur more
+//! often than the limit allows. Reacts where it can, and reports it at the end.
 //!
-//! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
+//! Runs on the capture's own thread, which blocks on small reads of cgroupfs and /proc.
 
 use super::backend::{Followed, OverloadPolicy, Slowed};
 use super::table::CaptureTable;

@@ -1,14 +1,14 @@
-//! What a capture of event `off-cpu` opens, and how its samples are read.
+//! The events that an `off-cpu` capture opens, and how its samples are read.
 //!
-//! The cost of a switch is what is recorded of it, and there are 100,000 a second. So of switches
-//! away from a thread that could go on nothing is recorded but who left and who came; those of
-//! threads that start to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
-//! which hold all of most event loops; wake-ups bring the callchain. Larger copies come from two
-//! events of their own that the kernel keeps to [`COPIES_HZ`] a second on each CPU: by them deeper
-//! stacks are completed, exactly or as an estimate (`unwind/src/walk/recall.rs`). With
-//! [`Options::copy_all`] every wait brings a copy of the size asked for, at the cost that has.
+//! The cost of a context switch is what is recorded for it, and there can be 100,000 a second. For
+//! a switch away from a thread that could continue, only the two thread ids are recorded. For a
+//! thread that starts to wait, the kernel's callchain and [`NEAR_BYTES`] of the user stack are
+//! recorded, which hold the complete stack of most event loops. Wake-ups record the callchain.
+//! Larger copies come from two more events, which the kernel limits to [`COPIES_HZ`] per second on
+//! each CPU; they complete deeper stacks, exactly or as an estimate (`unwind/src/walk/recall.rs`).
+//! With [`Options::copy_all`] every wait records a copy of the requested size, at the cost of that.
 //!
-//! Used on the thread that opens a capture; blocks on tracefs and on the kernel.
+//! Used on the thread that opens a capture. Blocks on tracefs and on the kernel.
 
 use aggregate::context::Context;
 use offcpu::format::{FormatError, SwitchFormat, WakingFormat};

@@ -1,8 +1,8 @@
-//! The time before a capture, as the flight recorder has it: asked for when the capture starts,
-//! since the recorder may have given it up when it ends, and held packed until then.
+//! The time before a capture, from the flight recorder. It is queried when the capture starts,
+//! because the recorder may have dropped it by the end, and is kept packed until then.
 //!
-//! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no
-//! room is asked for again at the end.
+//! A separate thread runs the query and packs the result, as for clients' queries, and then ends.
+//! What does not fit in memory is queried again at the end.
 
 use super::backend::{CaptureBackend, PastQuery};
 use profile::Profile;

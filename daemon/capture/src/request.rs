@@ -1,4 +1,4 @@
-//! What a client asks of a capture, checked against the limits in force.
+//! A capture request of a client, checked against the limits in force.
 
 use agent_config::Captures as Limits;
 use aggregate::recorders::Detail;

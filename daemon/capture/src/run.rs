@@ -1,10 +1,10 @@
 //! One capture from its start to its last message, on a thread of its own, `fp-capture`.
 //!
-//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes,
-//! and to see whether it is over, by time, because somebody cancelled it, the client left, the
-//! target is gone for good, or the daemon stops. Then it has the sampling ended, waits for the last
-//! batch, and answers. A client that reads slowly is waited for here and nowhere else; whoever
-//! holds the receiver bounds that.
+//! It wakes four times a second, more often if its target is one cgroup. It reports progress and
+//! checks whether the capture is over: the time has passed, somebody cancelled it, the client
+//! disconnected, the target is gone for good, or the daemon stops. Then it ends the sampling, waits
+//! for the last batch, and answers. Only this thread waits for a slow client; whoever holds the
+//! receiver bounds that wait.
 
 use super::backend::PastQuery;
 use super::lines;

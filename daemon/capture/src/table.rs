@@ -1,4 +1,5 @@
-//! Which captures run, and which ran: places among them, memory, the list, what became of each.
+//! The table of running and past captures: their number, their memory, the list, and the outcome of
+//! each.
 //!
 //! `manager.rs` starts them, and the thread of each (`run.rs`) takes its capture off the list.
 

@@ -1,11 +1,10 @@
-//! Who a capture is about: from matchers to the processes and cgroups there are.
+//! The target of a capture: from matchers to existing processes and cgroups.
 //!
-//! What is found here lets the sampler leave out early what cannot belong to the capture; labels
-//! decide in the end. So the scope may hold more than is selected and never less: cgroups that are
-//! made while the capture runs are let through, for a service that is started again is the same
-//! service.
+//! The result lets the sampler skip early what cannot belong to the capture; labels decide in the
+//! end. So the scope may contain more than is selected but never less. Cgroups created while the
+//! capture runs are let through, because a restarted service is the same service.
 //!
-//! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
+//! Reads cgroupfs and /proc, so it must not be called on the sampler's or the server's thread.
 
 use cgroup::containers::Containers;
 use cgroup::{Cgroup, Hierarchy, Mode, living};

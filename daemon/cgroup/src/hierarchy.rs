@@ -1,8 +1,8 @@
 //! Finds the hierarchy that owns the `perf_event` controller: the one whose ids samples carry.
 //!
 //! Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5). A v1 hierarchy with the
-//! controller wins over cgroup2, and the kernel says so nowhere but in `/proc/PID/cgroup`: with
-//! the wrong tree every id would be found, under a wrong name.
+//! controller takes precedence over cgroup2, and only `/proc/PID/cgroup` shows that. With the wrong
+//! tree, every id would be found under a wrong name.
 
 use host::proc::Mount;
 use std::ffi::OsString;

@@ -1,10 +1,10 @@
-//! What a cgroup path says: systemd slice and unit, container, runtime, pod.
+//! Derives labels from a cgroup path: systemd slice and unit, container, runtime, pod.
 //!
-//! Pure text work, no look-ups: the runtimes' naming habits are stable, their sockets are neither
-//! stable nor ours to open. Any user who may create a cgroup may choose its name, so a label is
-//! given only to names made of the characters the owner of that name space uses; what looks else
-//! gets no label, never a wrong one of strange characters. The innermost name wins: a service in a
-//! container on a node that is a container itself belongs to the last of them.
+//! Works on text only: the runtimes' naming schemes are stable, but their sockets are neither
+//! stable nor always accessible. Any user who can create a cgroup can choose its name, so a label
+//! is set only if the name consists of the characters that the owner of that name space uses; any
+//! other name gets no label rather than a wrong one. The innermost name wins: a service in a
+//! container on a node that is itself a container gets the labels of the innermost.
 
 /// What a path says. Absent where it does not.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]

@@ -1,10 +1,10 @@
-//! Cgroup id → path → slice, unit, container, pod.
+//! Maps cgroup ids to paths, and paths to slice, unit, container and pod.
 //!
-//! Samples carry the id of the cgroup in the hierarchy that owns `perf_event`; the id is the inode
-//! number of its directory and is not used again within a boot, so it is the key: a path used again
-//! is a new cgroup. Names come from a walk of the mounted tree at start, from `PERF_RECORD_CGROUP`
-//! as cgroups are created, from another walk when an id is unknown, and at last from
-//! `/proc/PID/cgroup`. Names of removed cgroups stay, since their samples do.
+//! Samples have the id of the cgroup in the hierarchy that owns `perf_event`. The id is the inode
+//! number of its directory and is not reused within a boot, so it is the key: a reused path is a
+//! new cgroup. Names come from a walk of the mounted tree at start, from `PERF_RECORD_CGROUP` as
+//! cgroups are created, from another walk when an id is unknown, and finally from
+//! `/proc/PID/cgroup`. Names of removed cgroups are kept, because their samples are.
 //!
 //! Owned by the symbolizer thread: everything here may block on small reads of cgroupfs and /proc.
 #![forbid(unsafe_code)]

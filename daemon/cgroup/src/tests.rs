@@ -1,4 +1,4 @@
-//! The table of cgroups: names, walks of the hierarchy and its bounds.
+//! Tests the table of cgroups: names, walks of the hierarchy and its bounds.
 
 use super::*;
 use std::fs;

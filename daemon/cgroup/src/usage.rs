@@ -1,20 +1,20 @@
-//! CPU time of cgroups as the kernel itself counts it, for each window: what the samples of a
-//! window are held against.
+//! CPU time of cgroups in each window as counted by the kernel. The samples of a window are
+//! compared with it.
 //!
-//! Sources: `usage_usec` of `cpu.stat` (cgroup-v2.rst), which every cgroup2 directory has, with or
-//! without the controller; `cpuacct.usage` where `perf_event` is on v1; for the root what the host
-//! as a whole used, user and system time of its `cpu.stat` (steal is no CPU time of ours) or of
-//! `/proc/stat`. All of them count a cgroup with everything below it.
+//! Sources: `usage_usec` of `cpu.stat` (cgroup-v2.rst), which every cgroup2 directory has even
+//! without the controller; `cpuacct.usage` if `perf_event` is on v1; for the root, the usage of all
+//! of the host: user and system time from its `cpu.stat` (steal is not CPU time of this host) or
+//! from `/proc/stat`. All of them count a cgroup with everything below it.
 //!
-//! A window is over before it can be read, sometimes long before, when the daemon was stopped. So
-//! time is laid straight between two readings, and a window gets what lies within it. Where the
-//! reading is late because nothing could be sampled until then, more is known: what was sampled
-//! stays where it was sampled, and the rest was used while samples were lost ([`Blind`]). If a
-//! cgroup had no samples since its last reading, all that it used since belongs to the window that
-//! brought some.
+//! A window can be read only after it has ended, sometimes long after, when the daemon was stopped.
+//! So usage is interpolated linearly between two readings, and a window gets the part within it. If
+//! the reading is late because nothing could be sampled, more is known: sampled time stays where it
+//! was sampled, and the rest was used while samples were lost ([`Blind`]). If a cgroup had no
+//! samples since its last reading, all of its usage since then belongs to the window that has
+//! samples again.
 //!
-//! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs,
-//! [`READS_MAX`] of them and [`TIME_MAX`] at most.
+//! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`] small
+//! reads of cgroupfs, for at most [`TIME_MAX`].
 
 use super::Hierarchy;
 use super::hierarchy::Mode;

@@ -1,9 +1,8 @@
-//! The commands of one stream: captures that were started for the collector, and what comes of
-//! them.
+//! The commands of one stream: captures started for the collector, and their results.
 //!
-//! A task a capture takes its messages to the stream. Where the stream is slow, progress is left
-//! out, and the profile waits with what makes it: nothing is stored here. A task that ends, or is
-//! ended, drops its end of the capture, which gives it up.
+//! One task per capture passes its messages to the stream. If the stream is slow, progress messages
+//! are skipped, and the profile waits in the capture that produces it: nothing is buffered here.
+//! When a task ends or is aborted, it drops its end of the capture, which cancels the capture.
 
 use super::{Control, ControlCounts, request};
 use capture::{Asker, Capturing};

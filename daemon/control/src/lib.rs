@@ -1,11 +1,10 @@
 //! Captures that a collector asks for: the agent connects to it with a stream of its own, so that
 //! no port is open on the host.
 //!
-//! A service on `fp-uplink` holds the stream open (`stream.rs`), on the connection of the exporter,
-//! and runs its commands (`commands.rs`) through [`Capturing`]: as a call on the host's own socket
-//! would. What a collector may ask is what that allows; nothing else is taken from it. A
-//! collector that is slow holds up its own captures alone, and one that goes away ends them.
-//! Without a collector in the configuration nothing of this exists.
+//! A service on `fp-uplink` keeps the stream open (`stream.rs`), on the exporter's connection, and
+//! runs its commands (`commands.rs`) through [`Capturing`], as calls on the host's own socket do. A
+//! collector can request only what that allows. A slow collector delays only its own captures, and
+//! one that disconnects ends them. Without a collector in the configuration none of this runs.
 #![forbid(unsafe_code)]
 
 mod commands;

@@ -1,4 +1,4 @@
-//! Keeps a stream to the collector open, with back-off, and hands on what comes over it.
+//! Keeps a stream to the collector open, with back-off, and passes on its commands.
 
 use super::commands::{CommandError, Commands};
 use super::{Control, request};

@@ -1,4 +1,4 @@
-//! Which builds to ask for, and when again.
+//! The queue of build ids to fetch, and when to retry each.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};

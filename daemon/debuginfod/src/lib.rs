@@ -1,10 +1,9 @@
 //! Fetches separate debug files from debuginfod servers: by build id, one file at a time, within
 //! bounds.
 //!
-//! Nobody waits for it: a thread asks, and what it brings is there for the next look. A server that
-//! is away, slow or wrong is left alone for a while, longer each time. What a server sends is
-//! written to a file of the caller and is a stranger's: whoever reads it checks that it is of the
-//! build asked for.
+//! Nobody waits for it: a thread fetches, and the next lookup finds the result. A server that is
+//! down, slow or wrong is left alone for a while, longer each time. Downloads go to a file of the
+//! caller and are untrusted: the reader must check that the file is of the requested build.
 #![forbid(unsafe_code)]
 
 mod fetch_queue;

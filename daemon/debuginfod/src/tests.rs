@@ -1,4 +1,4 @@
-//! Servers that answer as they should, and all the others.
+//! Tests servers that answer correctly, and all kinds that do not.
 
 use super::*;
 use std::io::{BufRead, BufReader};

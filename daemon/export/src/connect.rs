@@ -1,5 +1,5 @@
-//! The connection to the collector, for all that goes over it: windows, captures and pins. The one
-//! place that knows of certificates.
+//! The connection to the collector, shared by windows, captures and pins. Only this module deals
+//! with certificates.
 
 use ::identity::{Changes, Dialer, HostMember};
 use host::sync::lock;

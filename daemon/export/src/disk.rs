@@ -1,7 +1,8 @@
 //! The spool's files: segments of windows, their acknowledgements, the lock.
 //!
-//! A segment (see [`segment`]) is one generation of a dictionary; its header says whose windows
-//! they are. Acknowledgements stand in a file beside, eight bytes each: lost ones cost a repeat.
+//! A segment (see [`segment`]) is one generation of a dictionary; its header says which host and
+//! boot its windows belong to. Acknowledgements are in a separate file, eight bytes each. A lost
+//! acknowledgement only costs a repeated upload.
 
 use super::gaps_file::GapsFile;
 use super::identity::Identity;

@@ -1,9 +1,8 @@
-//! What a session has done at the disk, elsewhere: a window is read, and before it is noted what is
-//! done with.
+//! Disk work of a session, done off its thread: acknowledgements are noted, then a window is read.
 //!
-//! Acknowledgements wait for the next read, [`NOTES_AGE_MAX`] at most: one that is lost with the
-//! daemon costs a repeat, and a thread that wakes for each costs more. One piece of work at a time,
-//! over all sessions.
+//! Acknowledgements wait for the next read, for at most [`NOTES_AGE_MAX`]: losing one with the
+//! daemon only costs a repeat, and waking a thread for each would cost more. All sessions together
+//! have one piece of work in progress.
 
 use super::gaps::SpoolGap;
 use super::identity::Identity;

@@ -1,9 +1,9 @@
-//! Gaps: windows that were given up, by cause, until the collector has been told of them.
+//! Gaps: dropped windows, by cause, until the collector has been informed.
 //!
-//! A gap travels with a window: it is bound to the window it was first sent with, so that a repeat
-//! of the window says the same; a bound gap never changes. Both are kept beside the segments over
-//! restarts, with what a run that is killed cannot say any more: which windows it has in memory
-//! only, and that it has not come to its end.
+//! A gap is sent with a window and stays bound to the window with which it was first sent, so that
+//! a repeat of the window says the same; a bound gap never changes. Gaps are stored next to the
+//! segments across restarts, together with what a killed run can no longer report: which windows it
+//! has only in memory, and that it has not ended properly.
 
 use segment::window::WindowHeader;
 use std::fmt::Write;

@@ -1,4 +1,4 @@
-//! Who this host is to the collector, and what the collector is told of it.
+//! The identity and facts of this host that the collector receives.
 
 use host::facts::Environment;
 use proto::collector as wire;

@@ -1,5 +1,5 @@
-//! Export: every closed window goes through a spool on disk to the collector, and is the daemon's
-//! until the collector acknowledged it.
+//! Export: every closed window goes through a spool on disk to the collector. The daemon keeps it
+//! until the collector has acknowledged it.
 //!
 //! ```text
 //! recorder ─ exporter ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)

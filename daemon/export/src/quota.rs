@@ -1,4 +1,4 @@
-//! Work that may wait for a disk, off the thread that the services of the uplink share.
+//! Runs work that may wait for a disk off the thread that the services of the uplink share.
 
 use crate::uplink::THREAD;
 use sandbox::starter::Starter;

@@ -1,10 +1,10 @@
 //! One stream to the collector: Hello, Welcome, then windows and their answers until it ends.
 //!
-//! The newest windows go first, as they come; the backlog fills what is left of the windows in
-//! flight, oldest first, at a bounded rate. Whatever the collector says is checked: an answer to
-//! nothing is passed over, a question about what it never got ends the stream, and so does silence.
+//! The newest windows go first, as they close. The backlog fills the rest of the windows in flight,
+//! oldest first, at a bounded rate. Everything the collector sends is checked: an answer to an
+//! unknown window is ignored, a Need for something never sent ends the stream, and so does silence.
 //!
-//! It waits for no disk: windows are read elsewhere (`disk_work`), one ahead.
+//! It never waits for a disk: windows are read elsewhere (`disk_work`), one ahead.
 
 use super::Exporter;
 use super::connect::is_of_connection;

@@ -1,9 +1,9 @@
-//! The index of the spool: which windows wait, where each is, and what is given up when a bound is
-//! reached. Plain data under a lock that nobody holds while waiting for a disk.
+//! The index of the spool: which windows wait, where each is, and which to drop when a limit is
+//! reached. It is plain data under a lock that nobody holds while waiting for a disk.
 //!
-//! A segment is one generation of windows, in order. Its records are on disk, or in memory where
-//! the disk took nothing. Bounds drop whole segments, oldest first: the records of a segment share
-//! their tables, and half of one would be worth little.
+//! A segment is one generation of windows, in order. Its records are on disk, or in memory if
+//! writing failed. Limits drop complete segments, oldest first, because the records of a segment
+//! share its tables, and half of one would be worth little.
 
 use super::disk::Scanned;
 use super::gaps::{Cause, Gaps, SpoolGap};

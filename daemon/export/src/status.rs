@@ -1,4 +1,4 @@
-//! What the exporter says of itself: to the status, the metrics and the list of what is degraded.
+//! The exporter's part of the status, the metrics and the list of degradations.
 
 use super::Exporter;
 use super::gaps::Cause;

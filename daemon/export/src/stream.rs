@@ -1,5 +1,5 @@
-//! What a stream to the collector knows: label sets and stacks that were sent, by their ids of the
-//! stream, and the cutting of windows and definitions into messages.
+//! The state of a stream to the collector: the label sets and stacks that were sent, with their ids
+//! in the stream; and how windows and definitions are split into messages.
 
 use super::gaps::SpoolGap;
 use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};

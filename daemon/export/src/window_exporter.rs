@@ -1,11 +1,11 @@
 //! The window exporter: takes each window out of the recorder as it closes and hands it to the
 //! spool's thread.
 //!
-//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is
-//! new in the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps
-//! a dictionary of its own, of one *generation*: the tables that windows share until the generation
-//! is over. A generation is a segment of the spool. A window that finds the queue full is dropped
-//! and counted; what it defined goes with the next one.
+//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies new
+//! dictionary entries and packs the rows, which takes a millisecond for a window of some thousand
+//! rows. It has a dictionary of its own for one *generation*: the tables that windows share until
+//! the next generation starts. A generation is one segment of the spool. If the queue is full, the
+//! window is dropped and counted; its definitions go with the next window.
 
 use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};

@@ -1,11 +1,11 @@
-//! The spool's thread: makes each window durable, keeps the bounds, and goes on in memory while the
-//! disk takes nothing.
+//! The spool's thread: makes each window durable, keeps the limits, and continues in memory while
+//! the disk rejects writes.
 //!
-//! A window is one append and one fdatasync. When that fails, the generation goes on in memory,
-//! under a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the
-//! end: what is in memory then goes to the disk first. As long as some is, the file of gaps says
-//! so, so that a daemon that is killed has told of it. Nothing the disk does is seen by the sampler
-//! or the symbolizer but a full queue, which they count and pass by.
+//! A window is one append and one fdatasync. If that fails, the generation continues in memory,
+//! within a limit, and the next generation after [`DISK_RETRY`] tries the disk again, as does
+//! shutdown; windows in memory are then written first. While some are in memory, the file of gaps
+//! says so, so that they are reported even if the daemon is killed. The sampler and the symbolizer
+//! notice nothing of the disk except a full queue, which they count.
 
 use super::ExportState;
 use super::disk::Dir;

@@ -1,9 +1,8 @@
-//! Which CPUs run, which are sampled, and how long each was away.
+//! Tracks which CPUs are online, which are sampled, and how long each was away.
 //!
-//! A CPU that goes offline takes its event along for good. The main thread hears of it from the
-//! kernel where it may listen, looks at the list of CPUs besides, and takes silence for what it is:
-//! an event that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on
-//! it.
+//! The event of a CPU that goes offline is lost for good. The main thread is notified by the kernel
+//! where it may listen, reads the list of CPUs as well, and watches for silence: an event that
+//! always ticks and has not for a while is dead. This is bookkeeping only; `agent` acts on it.
 
 use crate::ids::CpuId;
 use crate::time::MonotonicTime;

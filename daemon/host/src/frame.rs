@@ -1,4 +1,5 @@
-//! One frame of a stack before it has a name: what unwinding yields and everybody after it reads.
+//! A frame of a stack before it is named: the output of unwinding and the input of the later
+//! stages.
 
 use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, ProcessId};
 use profile::Unnamed;

@@ -1,4 +1,4 @@
-//! What does not work as it should: how every stage reports it to the status.
+//! Degradations: how each stage reports to the status what does not work as it should.
 
 /// Something that does not work as it should, or could work better.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,5 @@
-//! Signs of life of threads that do one piece of work after the other, and how soon they get a CPU.
+//! Heartbeats of threads that do one piece of work after the other, and how long they wait for a
+//! CPU.
 
 use crate::sync::lock;
 use crate::sys::Priority;

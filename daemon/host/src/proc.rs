@@ -1,7 +1,7 @@
-//! Text of `/proc`, read as a stranger's: tables of mounts, `status`, `stat`.
+//! Parses text of `/proc` as untrusted input: tables of mounts, `status`, `stat`.
 //!
-//! Sources: proc_pid_mountinfo(5), proc_pid_status(5), proc_pid_stat(5). Maps are in `unwind`: the
-//! kernel escapes nothing in them but the end of a line.
+//! Sources: proc_pid_mountinfo(5), proc_pid_status(5), proc_pid_stat(5). `unwind` parses maps,
+//! where the kernel escapes nothing but newlines.
 
 /// A line of a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -1,4 +1,4 @@
-//! How a host becomes a member of a fleet, and stays one.
+//! Enrolls a host in a fleet and renews its membership.
 
 use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};

@@ -1,4 +1,4 @@
-//! A certificate that somebody else renews: files of cert-manager, of SPIRE's helper, of a
+//! A certificate that another tool renews: files of cert-manager, of SPIRE's helper, or of a
 //! company's own tools. They are read again when they change.
 
 use super::store::Membership;

@@ -1,8 +1,8 @@
-//! Where the key and the certificate are: a directory of the daemon alone.
+//! Stores the key and the certificate in a directory used only by the daemon.
 //!
-//! `host.key` is made once. `membership.json` says which collector the host pushes to, what the
-//! fleet calls it, and has its certificate; it is replaced as a whole, so that a power cut leaves
-//! the old one or the new one.
+//! `host.key` is created once. `membership.json` has the collector's address, the host's name in
+//! the fleet, and its certificate. It is replaced atomically, so a power cut leaves the old or the
+//! new one.
 
 use host::private_dir::{DirError, PrivateDir, options};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};

@@ -1,4 +1,4 @@
-//! How many bytes of files may be read: many at once, and some for each second since.
+//! A budget of file bytes that may be read: a large amount at once, and more each second.
 
 use host::time::MonotonicTime;
 use std::time::Duration;

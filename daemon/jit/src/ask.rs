@@ -1,11 +1,11 @@
-//! Asks runtimes to tell what code they made, where the configuration allows it.
+//! Asks runtimes to write the names of their generated code, where the configuration allows it.
 //!
-//! A runtime is asked only while its code has samples without a name, each process rarely, all
-//! together no faster than a bound, and less and less often where it does not work. Every piece of
-//! work is done by a thread of its own (`tmp_dir.rs` says why), of which there are few; one that
-//! hangs holds one of the places. What runtimes wrote because they were asked is removed once
-//! nobody needs it: when the process has ended or is not wanted any more, and at the end of the
-//! daemon. After a daemon was killed it stays; the next one takes such a map for the process's own.
+//! A runtime is asked only while its code has samples without names: each process rarely, all
+//! together at a bounded rate, and less and less often if it fails. Each piece of work runs on a
+//! thread of its own (`tmp_dir.rs` says why). There are few such threads, and one that hangs
+//! occupies its place. Files that runtimes wrote on request are removed when nobody needs them:
+//! when the process has ended or is no longer of interest, and when the daemon ends. After the
+//! daemon was killed they stay; the next daemon takes such a map for the process's own.
 
 pub mod dotnet;
 mod dotnet_processes;

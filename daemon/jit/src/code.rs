@@ -1,13 +1,13 @@
-//! What code lay where, and when: names of generated code by address and time.
+//! The history of generated code: names by address and time.
 //!
 //! Runtimes write code, move it, free it and write other code in its place, so an address has a
-//! name only together with a time. Every piece of code is kept with when it came and when it went,
-//! and pieces that went stay until the last sample that could be theirs has its name. A jitdump
-//! tells both to the nanosecond; of a perf map it is known only between which two readings a line
-//! was written. Where several pieces are possible at a time and none is certain, nothing is made
-//! up: [`CodeLookup::Unsure`].
+//! name only together with a time. For each piece of code the table keeps when it appeared and when
+//! it went; pieces that went are kept until the last sample that could be theirs is named. A
+//! jitdump gives both times to the nanosecond. For a perf map it is only known between which two
+//! readings a line was written. If several pieces are possible at a time and none is certain, the
+//! answer is [`CodeLookup::Unsure`] rather than a guess.
 //!
-//! Pure, and bounded in memory: what is refused at the bound is counted.
+//! Pure, and bounded in memory: what is rejected at the bound is counted.
 
 use host::time::MonotonicTime;
 use std::collections::BTreeMap;

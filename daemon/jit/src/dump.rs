@@ -1,8 +1,8 @@
-//! The content of a jitdump file: what a runtime loaded, moved and described, each at its time.
+//! Parses a jitdump file: the code that a runtime loaded, moved and described, with times.
 //!
-//! Bytes are fed as they were appended to the file, in pieces of any size; code bytes are passed
-//! over without being kept. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What
-//! runtimes write in truth (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
+//! The bytes are fed as they were appended to the file, in pieces of any size; the code itself is
+//! skipped. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What runtimes really
+//! write (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
 //!
 //! - Records have times of `CLOCK_MONOTONIC`, in order. The head's time is no such time with V8 and
 //!   CPython (wall clock, microseconds), so nothing is taken from it.
@@ -14,9 +14,8 @@
 //!   specified; V8 writes a header alone where frame pointers lead on (`jit/src/rules.rs`).
 //! - V8 writes DEBUG_INFO, UNWINDING_INFO, LOAD. Its lines: `dump/lines.rs`.
 //!
-//! The file is a stranger's: every number in it is doubted, what makes no sense is counted and
-//! passed over by its size, and a record without a size that can be is the end. Pure; memory is
-//! bounded.
+//! The file is untrusted: every number is checked, what makes no sense is counted and skipped by
+//! its size, and parsing ends at a record with an impossible size. Pure; memory is bounded.
 
 mod lines;
 #[cfg(test)]

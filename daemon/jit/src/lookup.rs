@@ -1,5 +1,5 @@
-//! The symbolizer's side of `fp-jit`: asks for what is known of the code of processes, and names
-//! with it.
+//! The symbolizer's interface to `fp-jit`: fetches what is known of processes' code, and names
+//! frames with it.
 
 use super::code::CodeLookup;
 use super::names::{self, MODULE};

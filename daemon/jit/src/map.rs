@@ -1,9 +1,9 @@
-//! The content of a perf map: text lines in, code by address out.
+//! Parses a perf map: text lines in, code by address out.
 //!
-//! Pure: bytes are fed as they were appended to the file, in pieces of any size. A line is
-//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry wins over an earlier
-//! one wherever they overlap, since a runtime that uses memory again appends a new entry. Lines
-//! that make no sense are counted and skipped; the last line waits for its end.
+//! Pure: the bytes are fed as they were appended to the file, in pieces of any size. A line is
+//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry overrides an earlier
+//! one where they overlap, because a runtime that reuses memory appends a new entry. Lines that
+//! make no sense are counted and skipped. An unfinished last line waits for its end.
 
 use super::code::{CodeMap, Lines, When};
 use profile::names;

@@ -1,8 +1,8 @@
-//! What a HotSpot JVM tells of itself in its performance data: a file it maps and keeps up to date.
+//! Parses the performance data of a HotSpot JVM: a file that it maps and keeps up to date.
 //!
 //! Pure: the file's bytes in, text constants out. The layout is that of `perfMemory.hpp`, version
-//! 2: a head of 32 bytes, then entries of a head of 20 bytes, a name and a value. Everything in it
-//! is an attacker's.
+//! 2: a head of 32 bytes, then entries, each with a head of 20 bytes, a name and a value. All of it
+//! is untrusted.
 
 /// Largest file looked at. Unit: bytes. HotSpot makes it 32 KiB large.
 pub const BYTES_MAX: usize = 256 << 10;

@@ -1,4 +1,5 @@
-//! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
+//! A batch of work for `fp-jit`'s helpers: one process after the other, each taken by a free
+//! helper.
 
 use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader};
 use host::ids::ProcessId;

@@ -1,9 +1,9 @@
-//! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
+//! Reads the perf map and the jitdumps of one process.
 //!
-//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call
-//! may take for ever. What is read goes into the [`GeneratedCode`] of the process, which the
-//! symbolizer looks at; its lock is held for one piece of a file at a time and never while a file
-//! is read.
+//! A reader is in one place at a time: with `fp-jit` while idle, with a helper while reading,
+//! because any call may take forever. The result goes into the [`GeneratedCode`] of the process,
+//! which the symbolizer reads. Its lock is held for one piece of a file at a time and never while
+//! reading a file.
 
 use super::allowance::Allowance;
 use super::code::{CodeLookup, CodeMap};

@@ -1,15 +1,15 @@
-//! How to step over generated code: rules by address for the code of one process.
+//! Unwind rules for generated code: rules by address for the code of one process.
 //!
-//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it
-//! (jitdump, `written.rs`), and some of it is known by its shape (CPython's trampolines,
-//! `trampolines.rs`). `fp-jit` gathers both in a [`RulesBuilder`] for each process and hands what
-//! it has to the sampler as [`GeneratedRules`]: all rows are computed there, so that the sampler
-//! only searches.
+//! No executable file describes generated code. Some runtimes write unwind information next to the
+//! code (jitdump, `written.rs`), and some code is recognized by its shape (CPython's trampolines,
+//! `trampolines.rs`). `fp-jit` gathers both in a [`RulesBuilder`] per process and hands the result
+//! to the sampler as [`GeneratedRules`]. All rows are computed there, so that the sampler only
+//! searches.
 //!
-//! What is known is of now: code that came over other code has its place from then on, whatever the
-//! time of the sample. A sample that is unwound before its code's rules are there, or after that
-//! code is gone, is unwound without them or by those of the newer code; the engine checks where a
-//! rule leads and counts those that lead nowhere.
+//! The rules describe the present: code that replaced other code has its address from then on,
+//! whatever the time of the sample. A sample unwound before the rules of its code arrive, or after
+//! that code is gone, is unwound without rules or with those of the newer code. The engine checks
+//! where a rule leads and counts rules that lead nowhere.
 
 mod beam;
 mod lent;

@@ -1,9 +1,9 @@
-//! Which runtime a process with generated code is, and how it was started: by what it maps, its
-//! command line, its environment, and what it tells of itself.
+//! Finds out which runtime a process with generated code uses, and how it was started: from its
+//! mappings, command line, environment, and data that it publishes itself.
 //!
-//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait for ever). What
-//! is read is bounded, and of command line and environment, where secrets are, only the answers are
-//! kept.
+//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait forever). What
+//! is read is bounded. Command line and environment may contain secrets, so only the conclusions
+//! are kept.
 
 pub mod switches;
 

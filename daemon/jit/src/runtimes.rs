@@ -1,9 +1,10 @@
-//! The table of processes with generated code: which runtime each is, how much of it has names and
-//! complete stacks, and what came of asking it.
+//! The table of processes with generated code: which runtime each uses, how much of its code has
+//! names and complete stacks, and the result of asking it.
 //!
-//! The symbolizer counts as it names (`aggregate/src/runtimes.rs`), `fp-jit` says what came of
-//! asking, and the status shows it ([`Runtimes::list`]). The table is locked for as long as a few
-//! counters take. Counts are of the last one to two minutes, so that what has been fixed shows.
+//! The symbolizer counts while naming (`aggregate/src/runtimes.rs`), `fp-jit` reports the results
+//! of asking, and the status shows the table ([`Runtimes::list`]). It is locked only for as long as
+//! updating a few counters takes. Counts cover the last one to two minutes, so that a fix shows
+//! soon.
 
 use super::runtime::Facts;
 use hashbrown::HashMap;

@@ -1,10 +1,10 @@
-//! A file that a process goes on writing: which it is, how far it was read, and when what is new in
-//! it was written.
+//! Follows a file to which a process keeps writing: which file it is, how far it has been read, and
+//! when new content was written.
 //!
-//! Perf maps and jitdumps are the process's, so they are an attacker's: a file is opened inside the
-//! process's root without following links, must be regular with one name and of the process's user,
-//! and must not be older than the process. It may hang in any call, so everything here is for
-//! helpers.
+//! Perf maps and jitdumps belong to the process, so they are untrusted. A file is opened inside the
+//! process's root without following links; it must be regular, with one name, owned by the
+//! process's user, and not older than the process. Any call may hang, so everything here is for
+//! helpers only.
 
 use super::code::When;
 use super::target::Target;

@@ -1,7 +1,8 @@
-//! The process behind a perf map: who it is, how it calls itself, who owns it, when it started.
+//! Identifies the process behind a perf map: its pid in its own namespace, its owner, and its start
+//! time.
 //!
-//! `/proc/PID` may change hands while it is read. The start time is read before and after
-//! everything else; when it differs, or is later than the sampled process can have started, the
+//! The pid may be reused while `/proc/PID` is read. So the start time is read before and after
+//! everything else. If it differs, or is later than the sampled process can have started, the
 //! process is gone.
 
 use host::proc::{effective_id, start_ticks, status_field};

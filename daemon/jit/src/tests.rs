@@ -1,4 +1,4 @@
-//! Perf maps of real processes, honest and hostile.
+//! Tests perf maps of real processes, honest and hostile.
 //!
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 

@@ -1,14 +1,14 @@
-//! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up
-//! to date.
+//! The thread `fp-jit`: tracks which processes run generated code, and keeps the names of that code
+//! up to date.
 //!
-//! The sampler tells of a process at its first sample in generated code, of each jitdump that is
-//! mapped, and of the ends of processes it told of; the symbolizer asks for what is known before it
-//! names a batch. Files are opened at the first sample, read on once a second while there are
-//! samples, and read to their end when the process ends, so that names are those of the time of a
-//! sample and outlive the process.
+//! The sampler reports a process at its first sample in generated code, each jitdump that is
+//! mapped, and the end of each reported process. The symbolizer asks for the names before it names
+//! a batch. Files are opened at the first sample, read once a second while there are samples, and
+//! read to their end when the process ends, so that names match the time of a sample and outlive
+//! the process.
 //!
-//! This thread touches no file: helpers, `fp-blocking`, do, and are waited for only so long. A file
-//! that never answers takes one helper, and the names of its own process.
+//! This thread itself accesses no file. Helpers (`fp-blocking`) do, and it waits for them only for
+//! a limited time. A file that never answers costs one helper and the names of its own process.
 
 use super::allowance::Allowance;
 use super::ask::{AttachTarget, RuntimeAttacher};

@@ -1,9 +1,9 @@
-//! Where the fields of the scheduler's tracepoints lie in their raw data.
+//! Finds where the fields of the scheduler's tracepoints are in their raw data.
 //!
 //! Kernel versions differ in offsets, in sizes and in the bits of `prev_state`, so all of it is
-//! read from the `format` files of tracefs (Documentation/trace/events.rst), never taken from
-//! constants. The files are the kernel's, but of its version nothing is known: sizes, numbers and
-//! counts are checked, and what is not understood is an error that says which field.
+//! read from the `format` files of tracefs (Documentation/trace/events.rst), never from constants.
+//! The files come from the kernel, but the version is unknown: sizes, numbers and counts are
+//! checked, and anything not understood is an error that names the field.
 
 use thiserror::Error;
 

@@ -1,16 +1,15 @@
-//! Waits, as captures of event `off-cpu` record them: how long threads waited, where, and who
-//! ended it.
+//! Waits, as recorded by captures of event `off-cpu`: how long threads waited, where, and who woke
+//! them.
 //!
-//! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The
-//! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that
-//! cannot go on to the switch back to it, with the last wake-up in between. `shape.rs` makes one
-//! stack of a wait. A wait whose switch back is missing ends with its wake-up and is counted as an
-//! estimate; one whose wake-up is missing too is dropped and counted, and so is one that had
-//! started before the capture.
+//! The scheduler reports each switch and each wake-up (`format.rs` parses them). The machine
+//! (`machine.rs`) combines them into waits: from the switch away from a thread that cannot continue
+//! to the switch back to it, with the last wake-up in between. `shape.rs` makes one stack of a
+//! wait. A wait with a missing switch back ends at its wake-up and is counted as an estimate. A
+//! wait without a recorded wake-up too, or one that started before the capture, is dropped and
+//! counted.
 //!
-//! A wait ends when the thread runs again, not when it was woken: what it spent in the queue for a
-//! CPU in between is part of the time it was kept from running, and is added up beside
-//! ([`WaitCounts::delay_ns`]).
+//! A wait ends when the thread runs again, not when it was woken. The time that it then spent in
+//! the run queue is part of the wait and is also summed separately ([`WaitCounts::delay_ns`]).
 #![forbid(unsafe_code)]
 
 pub mod format;

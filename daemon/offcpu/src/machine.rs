@@ -1,23 +1,23 @@
-//! From switches and wake-ups to waits: a table of threads, driven in order of time.
+//! Combines switches and wake-ups into waits: a table of threads, driven in order of time.
 //!
-//! Called by the sampler thread, which tells of each record what it means for whom: on a switch
-//! first who leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then who comes
-//! ([`Machine::runs`]). No clock, no I/O; nothing is allocated once table and stacks have grown to
-//! what the load needs. Idle tasks, which all have the id 0, are nobody.
+//! Called by the sampler thread, which translates each record: for a switch first the thread that
+//! leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then the thread that
+//! comes ([`Machine::runs`]). It uses no clock and no I/O, and allocates nothing once the table and
+//! the stacks have grown to what the load needs. Idle tasks, which all have the id 0, are ignored.
 //!
-//! Which wake-up ended a wait: the last one before the thread ran. `try_to_wake_up`
-//! (kernel/sched/core.c) tells only of a wake-up that changes the state of the thread, and a thread
-//! that was woken is not woken again until it has run. Between the moment a thread makes up its
-//! mind to wait and the record of its switch another CPU may wake it: such a wake-up comes before
-//! the switch, and is kept for it.
+//! The wake-up that ended a wait is the last one before the thread ran. `try_to_wake_up`
+//! (kernel/sched/core.c) reports only a wake-up that changes the state of the thread, and a thread
+//! that was woken is not woken again until it has run. Between the moment a thread decides to wait
+//! and the record of its switch, another CPU may wake it: such a wake-up comes before the switch
+//! and is kept for it.
 //!
-//! Some switches to a thread are never recorded. After a CPU was taken offline and back, Linux 6.11
-//! and later record none of its idle task until the next boot, so whoever leaves such a CPU after
-//! it was idle came unseen. A thread records its own leaving, so it waited once between two of
-//! these, and the first wake-up after the first ended that wait: the wait then ends there, as an
-//! estimate ([`WaitCounts::estimated`]). The same holds where records were lost after the wake-up.
-//! Once a CPU is known to be silent its threads are asked to tell themselves when they come
-//! ([`Machine::arrives`]), which costs a record more each.
+//! Some switches to a thread are never recorded. After a CPU was taken offline and online again,
+//! Linux 6.11 and later record none of its idle task until the next boot, so switches from idle to
+//! a thread on that CPU are missing. A thread records when it leaves, so it waited once between two
+//! such records, and the first wake-up after the first record ended that wait. The wait then ends
+//! there, as an estimate ([`WaitCounts::estimated`]). The same applies if records were lost after
+//! the wake-up. Once a CPU is known to be silent, its threads are made to report their arrival
+//! ([`Machine::arrives`]), at the cost of one more record each.
 
 use super::format::Leaving;
 use super::stacks::{StackRef, Stacks};

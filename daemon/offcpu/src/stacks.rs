@@ -1,8 +1,8 @@
-//! Stacks of threads that wait, each distinct one once, as long as a wait needs it.
+//! Stacks of waiting threads: each distinct one is stored once, for as long as a wait needs it.
 //!
 //! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size
-//! class and used again: where no stack is longer than those before, nothing is allocated. Called
-//! by the sampler thread.
+//! class and reused: nothing is allocated unless a stack is longer than those before. Called by the
+//! sampler thread.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;

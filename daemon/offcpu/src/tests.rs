@@ -1,4 +1,4 @@
-//! The machine next to a model: a small scheduler that knows what each thread did when.
+//! Tests the machine against a model: a small scheduler that knows what each thread did when.
 
 mod cases;
 

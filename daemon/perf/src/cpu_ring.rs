@@ -1,13 +1,13 @@
 //! One ring of a CPU: its event, and what is known of its losses.
 //!
-//! A scan of a ring goes over its records once, in the order they were written, which is where the
-//! record before and the record after a loss stand beside each other. What a scan finds is kept
-//! apart until the drain is done with it: a drain that takes less than it saw scans again.
+//! A scan reads the records of a ring once, in the order they were written, so that it sees the
+//! records before and after a loss next to each other. Its findings are kept separate until the
+//! drain is done with them: a drain that takes fewer records than were scanned scans again.
 //!
-//! A ring goes on, whatever lies in it. A record waits for its time only while that is not later
-//! than now; one from the future is damaged, and is skipped and counted. Times of one ring never go
-//! back: a record older than the one before it counts as of that one's time. A ring that is nearly
-//! full and still does not move is flushed.
+//! A ring keeps working whatever it contains. A record waits for its time only if that is not later
+//! than now; one from the future is damaged, skipped and counted. Times in one ring never go back:
+//! a record older than the one before it gets that one's time. A ring that is nearly full and still
+//! does not move is flushed.
 
 use crate::error::RingsError;
 use crate::event::{self, EventKind, EventSpec, Feature, Features};

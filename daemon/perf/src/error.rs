@@ -1,4 +1,4 @@
-//! Why rings could not be opened.
+//! Reasons why rings could not be opened.
 
 use crate::event::OpenError;
 use std::io;

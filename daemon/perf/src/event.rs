@@ -1,8 +1,8 @@
-//! Opening the sampling event of one CPU, with a ladder for older kernels.
+//! Opens the sampling event of one CPU, with fallbacks for older kernels.
 //!
-//! `perf_event_open` answers EINVAL for any bit it does not know without saying which. The ladder
-//! drops optional features newest first until the kernel agrees; what was dropped is reported in
-//! `status`, because each has a consequence for the profile.
+//! `perf_event_open` answers EINVAL for any bit that it does not know, without saying which. So
+//! optional features are dropped newest first until the kernel accepts the event. `status` reports
+//! which were dropped, because each has a consequence for the profile.
 
 use crate::arch::USER_REGS;
 use crate::record::Layout;

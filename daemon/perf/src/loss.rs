@@ -1,15 +1,15 @@
-//! How many samples a ring missed, and when: told by the clock of its CPU.
+//! Measures how many samples a ring missed, and when, by the clock of its CPU.
 //!
-//! A `LOST` record counts records of all kinds, is written when there is room again, and says
-//! nothing of when they were lost. But the CPU clock ticks at a fixed period, on idle CPUs too, so
-//! the time between the sample before and the sample after tells how many are missing between them:
-//! as many as periods fit, and never more than records were lost. An event whose period varies is
-//! measured by its own mean distance instead.
+//! A `LOST` record counts records of all kinds, is written only when there is room again, and does
+//! not say when they were lost. But the CPU clock ticks at a fixed period, even on idle CPUs, so
+//! the time between the sample before and the sample after shows how many are missing between them:
+//! as many as periods fit, and never more than records were lost. An event with a varying period is
+//! measured by its own mean interval instead.
 //!
-//! Times of one ring may go backwards by a little: an interrupt that comes between taking the time
-//! of a record and making room for it writes its own, younger record first. The meter never goes
-//! backwards: a sample older than what it knows counts as one at that time, so each gap starts
-//! where the last ended, or later, and none ends before it starts.
+//! Times of one ring may go backwards by a little: an interrupt between taking the time of a record
+//! and reserving room for it writes its own, younger record first. The meter never goes backwards:
+//! a sample older than its latest time counts as taken at that time. So each gap starts where the
+//! last one ended, or later, and none ends before it starts.
 //!
 //! Pure arithmetic on times, one [`LossMeter`] for each ring.
 

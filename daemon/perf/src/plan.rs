@@ -1,12 +1,11 @@
-//! How much is copied with each sample and how large the rings are, from the configuration, the
-//! machine and what the budget allows.
+//! Decides how much is copied with each sample and how large the rings are, from the configuration,
+//! the machine and the budget.
 //!
-//! A ring must hold what arrives while the sampler is late. With copies of the stack a busy CPU
-//! writes
-//! 1.7 MB a second at 99 Hz and 16 KiB, so rings are large on small hosts, where few wake-ups
-//! matter more than memory, and shrink as CPUs are added. Every wake-up empties all rings, and with
-//! many CPUs nobody listens while nothing but samples comes (`Rings::quiet`), so that they do not
-//! wake the daemon more often than a few.
+//! A ring must hold what arrives while the sampler is late. With stack copies of 16 KiB at 99 Hz a
+//! busy CPU writes 1.7 MB a second. So rings are large on small hosts, where few wake-ups matter
+//! more than memory, and shrink as CPUs are added. Every wake-up empties all rings. With many CPUs,
+//! wake-ups by samples alone are turned off (`Rings::quiet`), so that they do not wake the daemon
+//! more often than a few CPUs would.
 
 use agent_config::{Sampling, Unwind, UnwindMode};
 use host::facts::Environment;

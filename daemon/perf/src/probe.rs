@@ -1,8 +1,8 @@
-//! Opening one event of a capture on one CPU: any event of the kernel's, samples only.
+//! Opens one event of a capture on one CPU: any event of the kernel, samples only.
 //!
-//! The continuous profile's event brings mappings, names and ends of tasks for all; a capture's
-//! brings nothing but samples, so several captures cost no record twice. The ladder of features is
-//! that of [`super::event`].
+//! The continuous profile's event already records mappings, names and ends of tasks for everybody.
+//! A capture's event records only samples, so several captures cost no record twice. Unsupported
+//! features are dropped as in [`super::event`].
 
 use crate::arch::USER_REGS;
 use crate::event::{self, Feature, Features, OpenError};

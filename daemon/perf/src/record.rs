@@ -1,8 +1,8 @@
 //! Records of the ring buffer, parsed in place.
 //!
-//! Shape: the layouts of perf_event_open(2) for the `sample_type` of [`super::event`]: every record
-//! that is not a sample ends with the `sample_id` trailer. Input is the kernel's, but a parser that
-//! trusts lengths is one kernel bug away from reading past a record: every read is checked, and
+//! Layout: perf_event_open(2) with the `sample_type` of [`super::event`]; every record except
+//! samples ends with the `sample_id` trailer. The input comes from the kernel, but a parser that
+//! trusts lengths is one kernel bug away from reading past a record, so every read is checked, and
 //! what does not fit is [`Malformed`]. No allocation, no copies.
 
 use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};

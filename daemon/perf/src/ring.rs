@@ -1,14 +1,13 @@
-//! One ring buffer shared with the kernel: records are read where they lie.
+//! One ring buffer shared with the kernel. Records are read in place.
 //!
-//! The kernel writes records between `data_tail` and `data_head`; what lies there stays as it is
-//! until the reader moves the tail. A drain therefore indexes the records of all rings, works on
-//! them in place in order of time, and moves each tail once at the end. Only a record that wraps
-//! around the end of the buffer is copied (about 0.03 % of them). Source: perf_event_open(2),
-//! "MMAP layout".
+//! The kernel writes records between `data_tail` and `data_head`, and does not change them until
+//! the reader moves the tail. So a drain indexes the records of all rings, works on them in place
+//! in order of time, and moves each tail once at the end. Only a record that wraps around the end
+//! of the buffer is copied (about 0.03 % of them). Source: perf_event_open(2), "MMAP layout".
 //!
-//! Samples may hold copies of stacks, so rings and [`Scratch`] are left out of core dumps.
+//! Samples may contain copies of stacks, so rings and [`Scratch`] are excluded from core dumps.
 //!
-//! Called by the sampler thread only; neither blocks nor allocates after [`Ring::map`].
+//! Called by the sampler thread only. Neither blocks nor allocates after [`Ring::map`].
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;

@@ -1,9 +1,9 @@
 //! The rings of all CPUs, drained together in order of time.
 //!
-//! Records of different CPUs belong together: a process forked on one CPU runs on another. A drain
-//! takes all records older than a horizon a little before now, from all rings, sorts them by time
-//! and hands them out; younger ones stay for the next drain, because an older one may still be on
-//! its way on another CPU.
+//! Records of different CPUs depend on each other: a process forked on one CPU runs on another. A
+//! drain takes all records older than a horizon shortly before now from all rings, sorts them by
+//! time and hands them out. Younger ones stay for the next drain, because an older one may still
+//! arrive from another CPU.
 
 use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, OverflowPolicy, ScanResult};
 use crate::error::RingsError;

@@ -1,9 +1,8 @@
-//! Where the kernel describes its tracepoints: tracefs.
+//! Access to tracefs, where the kernel describes its tracepoints.
 //!
-//! It is at one of two places where somebody mounted it. Where nobody did, the daemon makes itself
-//! a mount that no path leads to (fsopen(2), fsmount(2)): what a profiler needs to read is no
-//! reason to change what is mounted on a host. Files are read with a bound; names from outside
-//! never leave the folder of events.
+//! It is usually mounted at one of two places. If it is not, the daemon creates a mount for itself
+//! that has no path (fsopen(2), fsmount(2)), because a profiler should not change what is mounted
+//! on a host. Files are read with a bound, and names from outside never leave the folder of events.
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::File;

@@ -1,4 +1,5 @@
-//! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
+//! Answers queries about pinned time: a pin's windows are loaded into a recorder of their own,
+//! which is then queried as usual.
 
 use super::disk::{READ_BYTES_MAX, damaged};
 use super::{Entry, Pins};

@@ -1,9 +1,9 @@
-//! The files of pins: a segment for each pin, one for its capture, and a note which collector has
-//! it.
+//! The files of pins: a segment for each pin, a segment for its capture, and a note of which
+//! collector has a copy.
 //!
-//! A pin's segment (see [`segment`]) has what the pin is about in its header, and its windows with
-//! their times; tables go on from record to record until one starts from scratch. The capture's
-//! segment has the messages of a profile, in order, and appears complete.
+//! A pin's segment (see [`segment`]) has a description of the pin in its header, and the pin's
+//! windows with their times. Tables continue from record to record until one starts from scratch.
+//! The capture's segment has the messages of a profile, in order, and appears complete.
 
 use super::{Chunk, Entry, UploadRecord};
 use host::private_dir::{DirError, options};

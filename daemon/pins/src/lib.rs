@@ -1,16 +1,16 @@
 //! Pins: minutes of the flight recorder that are kept beyond its retention, because a trigger
 //! fired.
 //!
-//! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those
-//! after as they close, each as a chunk of a file of the pin; so the recorder's own windows may
-//! age, are downsampled and go as ever, and the pin survives restarts and reboots. Pins have a disk
-//! budget of their own: beyond it the trigger that takes most of it loses its oldest, so that one
-//! that fires all the time leaves the pins of others alone. Where the disk takes nothing chunks and
-//! captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it does
-//! again.
+//! A pin is a copy. When it is opened, the windows before are copied out of the recorder, and those
+//! after as they close, each as a chunk of the pin's file. So the recorder's own windows age, are
+//! downsampled and dropped as usual, and the pin survives restarts and reboots. Pins have a disk
+//! budget of their own: above it, the trigger that uses most of it loses its oldest pin, so a
+//! trigger that fires all the time does not displace the pins of others. If the disk rejects
+//! writes, chunks and captures wait in memory, at most [`MEMORY_BYTES_MAX`], and are written when
+//! it works again.
 //!
-//! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks.
-//! The list is locked for moments, never across a read or write of a file.
+//! Threads: only `fp-trigger` opens pins and adds to them ([`writer`]); any thread lists and reads
+//! them. The list is locked only briefly, never while a file is read or written.
 #![forbid(unsafe_code)]
 
 mod answer;

@@ -1,15 +1,15 @@
 //! Uploads pins that have closed to the collector, where they outlive this host.
 //!
-//! A pin goes as the profile that it answers with, all labels and times in it, and with what was
-//! captured; again when its capture came later. What the collector took is noted beside the pin's
-//! file, so that it goes once, and again to another collector. While the collector is away pins
-//! wait where they are: on this host's disk, within their budget. To put a pin together costs this
-//! host's CPU, so after a failure the head goes alone first, and retries back off while the
-//! collector answers but rejects the upload.
+//! A pin is uploaded as the profile that it answers with, including all labels and times, and with
+//! its capture; if the capture finishes later, the pin is uploaded again. A note next to the pin's
+//! file says which collector has it, so that it is uploaded once per collector. While the collector
+//! is away, pins wait on this host's disk, within their budget. Assembling a pin costs this host's
+//! CPU, so after a failure only the head is sent first, and retries back off while the collector
+//! answers but rejects the upload.
 //!
-//! A service on `fp-uplink` does all of it, one pin at a time, the newest first, and sleeps when
-//! there is none. What waits for the disk, or takes long, is done beside that thread. Without a
-//! collector in the configuration it does not exist.
+//! A service on `fp-uplink` does all of it, one pin at a time, newest first, and sleeps when there
+//! is none. Work that waits for the disk, or takes long, runs on other threads. Without a collector
+//! in the configuration the service does not exist.
 
 use super::{PinError, Pins};
 use export::connect::{ConnectError, backoff, is_of_connection};

@@ -1,4 +1,4 @@
-//! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
+//! Opens pins and adds windows to them. Owned by `fp-trigger`; blocks on the disk.
 
 use super::disk::Disk;
 use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins};

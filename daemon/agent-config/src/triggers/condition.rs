@@ -1,4 +1,4 @@
-//! The condition of a trigger: a quantity, and when it is too much.
+//! The condition of a trigger: a quantity and the threshold above which it holds.
 
 use config::{nearest_word, parse_seconds, show_seconds, shown};
 use std::fmt;

@@ -1,4 +1,4 @@
-//! What a trigger of the configuration means: target, condition and limits, read from its texts.
+//! Parses a trigger of the configuration: its target, condition and limits.
 
 use super::condition::{Condition, ConditionError, Quantity};
 use super::target::{Target, TargetError};

@@ -1,4 +1,4 @@
-//! The target of a trigger: what its text names.
+//! Parses the target of a trigger.
 
 /// Ends of the names of units that have a cgroup (systemd.unit(5)).
 const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];

@@ -1,4 +1,5 @@
-//! Keeping the budget: age, downsampling, collecting the dictionary, and cutting what does not fit.
+//! Keeps the recorder within its budget: drops by age, downsamples, collects the dictionary, and
+//! cuts what does not fit.
 
 use super::accounts::{Accounts, ROWS_MAX};
 use super::block::{Block, Row};

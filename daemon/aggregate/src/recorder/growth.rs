@@ -1,4 +1,5 @@
-//! What entries of a dictionary cost, which of them are in use, and how much a window brought in.
+//! Measures what entries of a dictionary cost, which of them are in use, and how much a window
+//! added.
 
 use profile::{Dictionary, SampleKey, StackId, StrId};
 

@@ -1,4 +1,4 @@
-//! Answers about what was missed: the ledger by cgroup, and the coverage that goes with a profile.
+//! Answers what was missed: the ledger by cgroup, and the coverage of a profile.
 
 use super::Recorder;
 use super::query::{Covered, QueryError, WindowRange};

@@ -1,4 +1,5 @@
-//! Samples since the start by outcome: how their stack ended, and why their leaf has no symbol.
+//! Counts samples since the start by outcome: how their stack ended, and why their leaf has no
+//! symbol.
 
 use super::block::Row;
 use profile::{Dictionary, StackEnd, Unnamed};

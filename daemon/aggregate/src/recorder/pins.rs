@@ -1,5 +1,4 @@
-//! Reading closed windows one by one, for those who keep some of them longer than the recorder
-//! does.
+//! Reads closed windows one by one, for pins, which keep some of them longer than the recorder.
 
 use super::sink::ClosedWindow;
 use super::times::Moment;

@@ -1,4 +1,4 @@
-//! Questions to the recorder: merged profiles over spans of time.
+//! Queries to the recorder: merged profiles over ranges of time.
 
 use super::ledger::Accounting;
 use super::{Part, Recorder};

@@ -1,8 +1,8 @@
-//! The way out for closed windows: each is shown to the sink once, whole, as it closes.
+//! Hands each closed window to the sink: once, complete, as it closes.
 //!
 //! The sink sees a window after its parts were added up and before the recorder downsamples, cuts
-//! or drops anything for its budget, so what leaves the daemon is what was taken, whatever the
-//! recorder does with its own copy.
+//! or drops anything for its budget. So the daemon exports what was sampled, whatever the recorder
+//! does with its own copy.
 
 use super::accounts::Accounts;
 use super::block::{Block, Row};

@@ -1,4 +1,4 @@
-//! The recorder against a naive model, and against those who would fill it.
+//! Tests the recorder against a naive model, and against input that tries to fill it.
 
 use super::query::by_slices;
 use super::*;

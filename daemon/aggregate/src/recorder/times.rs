@@ -1,10 +1,10 @@
-//! When the samples of a part were taken, packed: beside the part's rows, under a budget of their
-//! own.
+//! Packed times at which the samples of a part were taken. They are stored with the part's rows,
+//! under a budget of their own.
 //!
-//! A moment is a varint `ticks since the one before`, a varint `row << 1 | explicit weight`, and
-//! the weight where it is not the period. Rows are places in the part's [`Block`], which stay what
-//! they are when the dictionary is collected: a block is packed again in the same order then. At 99
-//! Hz on two busy CPUs a moment takes 4 bytes.
+//! A moment is a varint `ticks since the previous moment`, a varint `row << 1 | explicit weight`,
+//! and the weight if it is not the period. Rows are indices into the part's [`Block`]; they stay
+//! valid when the dictionary is collected, because a block is then packed again in the same order.
+//! At 99 Hz on two busy CPUs a moment takes 4 bytes.
 
 use super::block::Block;
 use super::{Part, Recorder, varint};

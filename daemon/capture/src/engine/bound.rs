@@ -1,4 +1,4 @@
-//! The cgroup that the events of a set are bound to: by its directory, and which one it is.
+//! The cgroup that the events of a set are bound to: its directory and its id.
 
 use super::EngineError;
 use std::fs::File;

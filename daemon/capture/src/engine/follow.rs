@@ -1,11 +1,10 @@
-//! Changes what a capture samples while it runs: another set of rings takes the place of the one it
-//! has.
+//! Changes what a capture samples while it runs, by replacing its set of rings with another.
 //!
-//! A perf event belongs to the cgroup it was opened on, not to its path: when a unit or container
-//! is started again it is another cgroup, of which the event counts nothing. And an event with a
-//! period may happen more often than anybody may sample.
+//! A perf event belongs to the cgroup it was opened on, not to its path. When a unit or container
+//! restarts it gets a new cgroup, which the event does not count. Also, an event with a period may
+//! occur more often than the sampling limit allows.
 //!
-//! Called by the thread of the capture. Blocks as a start does.
+//! Called by the capture's thread. Blocks as starting a capture does.
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
 use cgroup::usage;

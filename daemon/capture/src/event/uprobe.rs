@@ -1,8 +1,8 @@
-//! Where a uprobe is to be set: the file of a program, and the offset of a function in it.
+//! Finds where to set a uprobe: the file of a program, and the offset of a function in it.
 //!
-//! Whoever asks names any path, so the file system may be one that never answers, and the file may
-//! be swapped after the look. Helpers do the looking, and the file that was looked at stays open
-//! until the event is gone.
+//! The caller can name any path, so the file system may never answer, and the file may be replaced
+//! after it was examined. Helpers examine it, and the examined file stays open until the event is
+//! closed.
 
 use super::{EventError, FILE_WAIT};
 use host::blocking_pool::{BlockingPool, NoResult, REMOTE_LATE_MAX};

@@ -1,8 +1,8 @@
-//! Reads what runtimes write of containers as JSON.
+//! Parses the JSON that runtimes write about containers.
 //!
-//! Only what is asked for is kept, and only as much of it as a label may have; the rest is skipped
-//! without memory. What is known before an answer breaks off counts where the answer was cut by us:
-//! a container with a million labels has a name all the same, for the name stands before them.
+//! Only the needed values are kept, and only as much of each as a label may hold; the rest is
+//! skipped without using memory. If we cut an answer off, the values parsed until then still count:
+//! a container with a million labels still has a name, because the name comes first.
 
 use super::{Error, Metadata, clean};
 use profile::key;

@@ -1,8 +1,8 @@
-//! What has been asked and answered, container by container: pure bookkeeping, without clock or
-//! calls.
+//! The cache of questions and answers per container: bookkeeping only, without clock or calls.
 //!
-//! Ids are never used again, so what is known of a container stays true, and stays here when it is
-//! gone: its samples may still be named. What nobody knew is asked for again, ever more rarely.
+//! Ids are never reused, so what is known of a container stays true, and it is kept after the
+//! container has gone, because its samples may still need names. Containers that no runtime knew
+//! are looked up again, with growing delays.
 
 use super::Metadata;
 use hashbrown::HashMap;

@@ -1,8 +1,9 @@
-//! Asks containerd and CRI-O by the Container Runtime Interface, `runtime.v1` of Kubernetes.
+//! Queries containerd and CRI-O through the Container Runtime Interface, `runtime.v1` of
+//! Kubernetes.
 //!
 //! Only the message fields that are read are declared here, by the numbers of the published
-//! protocol; the others are skipped. The container's list entry has the id of its pod, which its
-//! status has not.
+//! protocol; the others are skipped. The list entry of a container has its pod's id, which its
+//! status lacks.
 
 use super::answer::{self, ContainerAnswer};
 use super::source::Socket;

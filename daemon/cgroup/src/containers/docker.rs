@@ -1,5 +1,5 @@
-//! Asks Docker's engine and Podman's service, which speak one HTTP interface; of Podman's own words
-//! only the pod is needed.
+//! Queries Docker's engine and Podman's service, which use the same HTTP interface. From Podman's
+//! own extensions only the pod is needed.
 
 use super::answer::{self, ContainerAnswer};
 use super::http::{self, HttpResponse};

@@ -1,21 +1,21 @@
-//! Who a container is: its name, image and pod, and the labels that were chosen, as its runtime
-//! tells.
+//! Metadata of containers: name, image, pod and chosen labels, as reported by the container
+//! runtime.
 //!
-//! A cgroup path gives an id. The runtime that made the container knows the rest, and is asked for
-//! it once a container: Docker's and Podman's HTTP interface and the Container Runtime Interface of
-//! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
-//! not there or not ours to open. Which there are is found out by looking each time.
+//! A cgroup path contains the container's id. The runtime that created the container knows the rest
+//! and is asked once per container: Docker's and Podman's HTTP interface, the Container Runtime
+//! Interface of containerd and CRI-O, both over sockets, and the files that each of them keeps if a
+//! socket is missing or not accessible. Each time, the code looks which of these exist.
 //!
-//! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the
-//! symbolizer reads what has been answered, and waits for the first answers of a window no longer
-//! than [`FIRST_WAIT`]. Whatever a runtime does, samples are named and recorded without it.
+//! One thread, `fp-containers` ([`ContainerMetadataProvider`]), asks. The symbolizer reads the
+//! answers so far, and waits for the first answers of a window at most [`FIRST_WAIT`]. Whatever a
+//! runtime does, samples are named and recorded without it.
 //!
-//! What is known is kept by id, and ids are never used again: a container that is gone keeps its
-//! name, and one that is renamed the name it was met with. Whoever may make cgroups may name one
-//! like somebody else's container, as a cgroup's path has always been what its owner says.
+//! Metadata is kept by id, and ids are never reused: a container that has gone keeps its name, and
+//! a renamed one keeps the name under which it was first seen. Anybody who can create cgroups can
+//! name one like another's container, because the owner of a cgroup always chooses its path.
 //!
-//! What comes back was chosen by whoever may start a container: every text is bounded and has no
-//! characters that a terminal minds ([`clean`]), and so is the number of labels.
+//! Anybody who can start a container chooses these texts, so each is bounded and free of characters
+//! that act on a terminal ([`clean`]), and the number of labels is bounded.
 
 mod answer;
 mod cache;

@@ -1,8 +1,8 @@
-//! The thread that asks runtimes, and what the symbolizer sees of it.
+//! The thread that queries runtimes, and the interface that the symbolizer sees.
 //!
-//! A runtime that fails is left alone for a while, longer each time, and nobody waits for one that
-//! failed the last time: whether its answer is late, its socket is gone or it hangs, the cost is a
-//! container without metadata until it is back.
+//! A runtime that fails is left alone for a while, longer each time, and nobody waits for a runtime
+//! that failed last time. Whether its answer is late, its socket is gone or it hangs, the only cost
+//! is containers without metadata until it is back.
 
 use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Error, Metadata, ProviderCounts, Runtime, Source, is_id};

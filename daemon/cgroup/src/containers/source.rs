@@ -1,4 +1,5 @@
-//! Where runtimes are asked: their sockets and files, and whether those can be trusted.
+//! Sources of container metadata: the sockets and files of runtimes, and whether they can be
+//! trusted.
 
 use super::cri::Cri;
 use super::docker::{Docker, Podman};

@@ -1,4 +1,5 @@
-//! The way of a window: out of the recorder, into the spool, and back, over restarts and bad disks.
+//! Tests the path of a window: out of the recorder, into the spool, and back, across restarts and
+//! bad disks.
 
 use super::disk::Dir;
 use super::gaps::Cause;

@@ -1,8 +1,8 @@
 //! Facts about the host that the daemon runs on: kernel settings, CPUs, memory, and the daemon's
 //! own rights.
 //!
-//! Reads a dozen small files of /proc and /sys once, when asked; the parsers are pure. What the
-//! facts mean for profiles is in `agent/environment.rs`. Rules: perf_event_open(2),
+//! Reads a dozen small files of /proc and /sys once, on request. The parsers are pure.
+//! `agent/environment.rs` says what the facts mean for profiles. Rules: perf_event_open(2),
 //! sysctl/kernel.rst, capabilities(7), kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c
 //! (`kallsyms_show_value`).
 

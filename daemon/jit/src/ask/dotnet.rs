@@ -1,16 +1,16 @@
-//! Has .NET write a perf map while it is wanted: two commands of its diagnostics port.
+//! Has .NET write a perf map while it is needed, with two commands of its diagnostics port.
 //!
-//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the directory that the process
-//! uses for temporary files (`TMPDIR`, or `/tmp`); `<pid>` is its pid as it sees itself, `<key>`
-//! when it started. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
-//! command set, command) and what belongs to it, little-endian; the answer has the same form. .NET
-//! 8 and later know `EnablePerfMap`, which lists what is compiled already and then adds each method
-//! as it is compiled, and `DisablePerfMap`.
+//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the process's directory for
+//! temporary files (`TMPDIR`, or `/tmp`); `<pid>` is the pid as the process sees it, `<key>` its
+//! start time. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
+//! command set, command) and a payload, little-endian; the answer has the same form. .NET 8 and
+//! later have `EnablePerfMap`, which lists everything compiled so far and then adds each method as
+//! it is compiled, and `DisablePerfMap`.
 //!
-//! As for JVMs, all of it is done with the process's own rights (`tmp_dir.rs`) on a thread of its
-//! own. The port takes no signal, and a socket that is connected to is the process's own: one of
-//! another process has another inode. What the process was told to write by its own user is left
-//! alone.
+//! As for JVMs, everything is done with the process's own rights (`tmp_dir.rs`) on a thread of its
+//! own. The port needs no signal, and a connected socket is known to belong to the process, because
+//! another process's socket would have another inode. A perf map that the process's own user
+//! enabled is left alone.
 
 use super::tmp_dir::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Runtime};

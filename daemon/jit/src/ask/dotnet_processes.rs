@@ -1,8 +1,9 @@
 //! Tracks which .NET processes have their perf map enabled, and for how long.
 //!
-//! A process is asked while its code has samples without a name, and told to stop when it has had
-//! no samples for a while, when it is forgotten, and at the end of the daemon. Each piece of work
-//! has a thread of its own; there are few, and one that hangs holds one of the places.
+//! A process is asked to enable it while its code has samples without names, and to disable it
+//! after a while without samples, when it is forgotten, and when the daemon ends. Each piece of
+//! work runs on a thread of its own. There are few such threads, and one that hangs occupies its
+//! place.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{AttachTarget, THREAD, pause};

@@ -1,4 +1,4 @@
-//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. And to
+//! Tests the diagnostics port against a thread that answers as .NET 8 was recorded to, and against
 //! .NET itself, in a program that `tests/dotnet.sh` installs.
 
 use super::*;

@@ -1,7 +1,6 @@
-//! Asking real JVMs, and what only looks like one.
+//! Tests asking real JVMs, and processes that only look like one.
 //!
-//! Tests need a JDK, and most of them root; where one is missing they say on stderr that they are
-//! skipped.
+//! The tests need a JDK, and most of them root. Without them they report a skip on stderr.
 
 use super::*;
 use std::fs;

@@ -1,15 +1,16 @@
-//! The temporary directory of a process, touched with that process's own rights.
+//! Accesses the temporary directory of a process with that process's own rights.
 //!
-//! What a runtime is asked through lies where the process may write: a trigger, a socket, the map.
-//! A thread that is about to touch it takes the process's effective user and group and gives up
-//! every capability, so the kernel lets it do nothing there that the process could not do itself,
-//! the process sees files and a peer of its own user, in user namespaces too, and nothing a
-//! stranger plants can turn the daemon's rights against anybody. The real and saved user stay the
-//! daemon's: the process's user could otherwise send the thread, and so the daemon, a signal. Such
-//! a thread never goes back: it does one piece of work and ends (`blocking_pool::alone`).
+//! A runtime is asked through files in a directory that the process can write to: a trigger, a
+//! socket, the map. The thread that accesses them takes the process's effective user and group and
+//! drops every capability. So the kernel allows it nothing there that the process could not do
+//! itself, the process sees files and a peer of its own user, even in user namespaces, and nothing
+//! that an attacker plants can misuse the daemon's rights. The real and saved user stay the
+//! daemon's, because otherwise the process's user could send signals to the thread and so to the
+//! daemon. Such a thread never switches back: it does one piece of work and ends
+//! (`blocking_pool::alone`).
 //!
-//! The directory is found within the process's root without following links; in it only plain names
-//! are used, and nothing is followed.
+//! The directory is found within the process's root without following links. Inside it only plain
+//! file names are used, and no link is followed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};

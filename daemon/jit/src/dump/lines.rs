@@ -1,9 +1,9 @@
-//! Source lines of generated code, as a jitdump tells them: before the code itself.
+//! Source lines of generated code from a jitdump, which has them before the code itself.
 //!
-//! V8 counts addresses from the head of the ELF image that `perf inject` makes of each function, 64
-//! bytes before the code, and one function of a run of Node 20.19 has a freed string for the name
-//! of its file and makes no sense from there on. A name may be the byte 255 alone: the same as
-//! before.
+//! V8 counts addresses from the head of the ELF image that `perf inject` makes for each function,
+//! 64 bytes before the code. In each run of Node 20.19 there is one function with a freed string in
+//! place of its file name; its lines make no sense from there on. A name of the single byte 255
+//! means: the same name as before.
 
 use super::{u32_at, u64_at};
 use crate::code::Lines;

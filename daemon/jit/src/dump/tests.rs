@@ -1,4 +1,4 @@
-//! Files of real runtimes, written-out files, and files of strangers.
+//! Tests with files of real runtimes, handwritten files, and hostile files.
 
 use super::*;
 use crate::code::CodeLookup;

@@ -1,10 +1,10 @@
-//! How the stacks of Erlang's virtual machine are told.
+//! Finds the addresses that are needed to walk the stacks of Erlang's virtual machine.
 //!
-//! The BEAM has one variable for the address that the first function of every process returns to,
-//! and exports it. Its value is the same as long as the program runs. The threads that run
-//! processes call `process_main`, which jumps to generated code: where these calls return to is
-//! found in the program's instructions. With both, stacks are walked without a switch
-//! (`daemon/unwind/src/walk/beam.rs`). Seen with OTP 25 of Debian 12 on x86-64, 2026-11-26.
+//! The BEAM has one variable with the address that the first function of every process returns to,
+//! and exports it. Its value does not change while the program runs. The threads that run processes
+//! call `process_main`, which jumps to generated code; the return addresses of these calls are
+//! found in the program's instructions. With both, stacks are walked without any option of the
+//! runtime (`daemon/unwind/src/walk/beam.rs`). Seen with OTP 25 of Debian 12 on x86-64, 2026-11-26.
 
 use super::Beam;
 use crate::target;

@@ -1,11 +1,10 @@
-//! Generated code that has no frame of its own: it is jumped to out of a function of the runtime,
-//! and runs and calls in that function's frame.
+//! Unwind rules for generated code without a frame of its own: a function of the runtime jumps to
+//! it, and it runs and calls in that function's frame.
 //!
-//! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled.
-//! Nothing describes the compiled code, and it keeps no frame pointer, but the unwinding
-//! information of the body of `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian
-//! 12 on x86-64, 2026-11-22: in traces the return address of `execute_ex` lies where it lies in its
-//! body.
+//! PHP's compiler works like this: the interpreter's loop `execute_ex` jumps into compiled code.
+//! Nothing describes the compiled code, and it keeps no frame pointer, but the unwind information
+//! of the body of `execute_ex` says where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64,
+//! 2026-11-22: in traces the return address of `execute_ex` is in the same place as in its body.
 
 use crate::target;
 use host::ids::FileOffset;

@@ -1,15 +1,15 @@
-//! CPython's trampolines: code for every Python function that only calls the interpreter, known by
-//! its instructions.
+//! Recognizes CPython's trampolines by their instructions: code for each Python function that only
+//! calls the interpreter.
 //!
 //! `python -X perf` (3.12 and later) copies one template for each function into arenas of 64 KiB,
-//! so that its name stands in the stack. It keeps the stack pointer aligned and saves no frame
-//! pointer, and nothing describes it: without rules no stack of a Python program passes it. An
-//! arena is filled with copies when it is made, so one look tells all functions that it will ever
-//! hold. Seen: 3.12.1 (11 bytes, packed),
-//! 3.13.0 (11 bytes each 16, or each 272 with `-X perf_jit`), both built without control-flow
-//! protection.
+//! so that the function's name appears in the stack. It keeps the stack pointer aligned and saves
+//! no frame pointer, and nothing describes it, so without rules no stack of a Python program could
+//! be walked past it. An arena is filled with copies when it is created, so one look finds all
+//! functions that it will ever hold. Seen: 3.12.1 (11 bytes, packed), 3.13.0 (11 bytes each 16, or
+//! each 272 with `-X perf_jit`), both built without control-flow protection.
 //!
-//! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
+//! The memory belongs to another process, and reading it may take forever, so [`look`] is for
+//! helpers only.
 
 use host::ids::Pid;
 use std::fs::File;

@@ -1,9 +1,9 @@
-//! Unwinding information that a runtime wrote beside its code: rows become rules once, when it
-//! comes.
+//! Unwind information that a runtime wrote with its code. Its rows become rules once, when the code
+//! appears.
 //!
-//! The content is an `.eh_frame` that says where its code is relative to itself, as if it lay
-//! behind the code at the next multiple of eight (`perf inject` makes such an image of each
-//! function; nothing has to lie there in the process). Everything in it is a stranger's.
+//! The content is an `.eh_frame` that locates its code relative to itself, as if it were placed
+//! after the code at the next multiple of eight (`perf inject` makes such an image of each
+//! function; nothing has to be there in the process). All of it is untrusted.
 
 use std::ops::Range;
 use std::time::Duration;

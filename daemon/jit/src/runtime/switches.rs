@@ -1,8 +1,7 @@
-//! How a runtime was started, as far as it matters to names and stacks: by command line and
-//! environment.
+//! Parses the command line and environment of a runtime for options that affect names and stacks.
 //!
-//! Pure: words in, answers out. What a file of options says is not seen, except by a JVM that tells
-//! its own options in its performance data.
+//! Pure: words in, answers out. Options in a file are not seen, except for a JVM that publishes its
+//! own options in its performance data.
 
 use super::Runtime;
 use crate::perfdata;

@@ -1,4 +1,4 @@
-//! What the machine makes of records that are written down here, one case each.
+//! Tests the machine on handwritten records, one case each.
 
 use super::*;
 

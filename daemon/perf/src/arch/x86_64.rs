@@ -1,4 +1,4 @@
-//! x86-64.
+//! Registers of samples on x86-64.
 
 /// User registers taken with a copy of the stack, by bit (`enum perf_event_x86_regs`): all general
 /// registers. Instruction, stack and frame pointer are enough for compiled code; assembler keeps

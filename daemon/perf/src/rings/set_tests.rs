@@ -1,4 +1,5 @@
-//! Rings of several owners, drained together: order of time, shares, and what is lost to whom.
+//! Tests rings of several owners that are drained together: order of time, shares, and whose
+//! records are lost.
 
 use super::*;
 use crate::loss::SampleSpacing;

@@ -1,8 +1,9 @@
-//! Rings of captures: one for each CPU and event, drained beside those of the continuous profile.
+//! Rings of captures: one per CPU and event, drained together with those of the continuous profile.
 //!
-//! A set is what one specification opens; captures that ask for the same share it. It belongs to
-//! whoever opened it until the sampler takes it over, and its events are closed on another thread
-//! than the sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
+//! A set contains the rings of one specification; captures with the same specification share it. It
+//! belongs to whoever opened it until the sampler takes it over. Its events are closed on another
+//! thread than the sampler's, because the kernel waits for all CPUs when it removes a tracepoint or
+//! uprobe.
 
 use crate::cpu_ring::{self, CpuRing};
 use crate::error::RingsError;

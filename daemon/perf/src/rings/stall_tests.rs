@@ -1,5 +1,5 @@
-//! Rings with damaged records, and with records the kernel writes longer than they are: no ring
-//! stalls, and what is sound behind the damage comes out.
+//! Tests rings with damaged records, and with records longer than the kernel should write: no ring
+//! stalls, and intact records after the damage are read.
 
 use super::*;
 use crate::loss::SampleSpacing;

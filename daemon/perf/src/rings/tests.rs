@@ -1,4 +1,4 @@
-//! Rings of several CPUs, drained in order of time.
+//! Tests rings of several CPUs, drained in order of time.
 
 use super::*;
 use crate::event::EventKind;

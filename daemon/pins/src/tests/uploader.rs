@@ -1,4 +1,4 @@
-//! The way of pins to a collector that is away, refuses, or does not read.
+//! Tests uploading pins to a collector that is down, rejects them, or does not read.
 
 use super::super::uploader::PinUploader;
 use super::*;

@@ -1,5 +1,5 @@
-//! The Container Runtime Interface against a server that says it has it: its answers are written
-//! out here field by field, as the published protocol numbers them, with fields that nobody reads.
+//! Tests the Container Runtime Interface against a fake server. Its answers are written out field
+//! by field, numbered as in the published protocol, including fields that nobody reads.
 
 use super::*;
 use http_body_util::{BodyExt, Full};
