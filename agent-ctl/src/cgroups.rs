@@ -1,4 +1,4 @@
-//! `agent-ctl cgroups`: the tree of cgroups with their CPU time.
+//! `agent-ctl cgroups`: shows the tree of cgroups with their CPU time.
 
 use crate::collector::Samples;
 use crate::fleet::{self, Fleet};

@@ -1,4 +1,4 @@
-//! What a collector is asked.
+//! Calls to a collector.
 
 use crate::connection::{self, Route, Transport};
 use crate::fleet::Fleet;

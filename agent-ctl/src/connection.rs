@@ -1,8 +1,8 @@
-//! Opens a connection and says what its errors mean, with one set of rules for agents and
-//! collectors: TLS, token, deadlines.
+//! Opens a connection and explains its errors, with the same rules for agents and collectors: TLS,
+//! token, deadlines.
 //!
-//! Every unary call and every wait for the next part of a query has the deadline of `--timeout`;
-//! live streams have none once they run. Text in errors of the other side is cleaned here.
+//! `--timeout` is the deadline of every unary call and of every wait for the next part of a query;
+//! live streams have none once they run. Text in errors from the other side is cleaned here.
 
 use crate::exit::{self, fail};
 use crate::logins::Login;

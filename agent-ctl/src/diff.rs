@@ -1,4 +1,4 @@
-//! `agent-ctl diff`: what changed between two times, two selections or two files.
+//! `agent-ctl diff`: shows what changed between two times, two selections or two files.
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};

@@ -1,7 +1,7 @@
-//! `agent-ctl doctor`: proves that samples arrive, names what is degraded, says how to fix it.
+//! `agent-ctl doctor`: proves that samples arrive, lists degradations and says how to fix them.
 //!
-//! The proof: this process burns CPU and looks itself up in the agent's answer. Works without an
-//! agent too: then it says how to start one and checks what the agent would need of this machine.
+//! As proof, this process burns CPU and looks itself up in the agent's answer. Without an agent the
+//! command says how to start one, and checks what the agent would need from this machine.
 
 use crate::client::Client;
 use crate::degradation::{Degradation, Finding, severity};

@@ -1,4 +1,4 @@
-//! Exit codes, and which error has which.
+//! Exit codes, and which error leads to which.
 
 use std::error::Error;
 

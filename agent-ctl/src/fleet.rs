@@ -1,5 +1,5 @@
-//! What an answer of a collector is made of and what it misses: in a line for people, as JSON, and
-//! whether that makes it partial.
+//! Shows the data quality of a collector's answer, in a line for people and as JSON, and decides
+//! whether it makes the answer partial.
 
 use crate::terminal::clean;
 use crate::when::rfc3339;

@@ -1,5 +1,5 @@
-//! A capture on many hosts through their collector: who is asked, how far each is, and one profile
-//! in the end.
+//! A capture on many hosts through their collector: which hosts, the progress of each, and one
+//! profile at the end.
 
 mod board;
 pub mod get;

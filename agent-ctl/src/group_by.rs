@@ -1,5 +1,5 @@
-//! Labels by which samples are told apart: which of them `--group-by` may name, those that suit a
-//! format, and those that become root frames.
+//! Labels to group by: which of them `--group-by` accepts, which suit a format, and which become
+//! root frames.
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;

@@ -1,4 +1,4 @@
-//! `agent-ctl hosts`: every host a collector has heard of, and what is wrong with it.
+//! `agent-ctl hosts`: lists every host known to a collector, and what is wrong with it.
 
 use crate::collector::Collector;
 use crate::degradation::Degradation;

@@ -1,4 +1,4 @@
-//! `agent-ctl join` and `leave`: this host as a member of a fleet.
+//! `agent-ctl join` and `leave`: make this host a member of a fleet, or end its membership.
 
 use crate::client::Client;
 use crate::exit::{self, fail};

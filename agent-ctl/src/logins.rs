@@ -1,9 +1,9 @@
-//! The collectors that somebody has logged in to: where they are, and the token for each, in
-//! `fleetprof/logins.json` of the user's configuration.
+//! The collectors to which the user has logged in: their address and the token for each, in
+//! `fleetprof/logins.json` in the user's configuration directory.
 //!
-//! A token holds the hash of the key of the fleet's authority, so nothing else is needed to know
-//! that the right collector answers. The file is its owner's alone; one that others can read is
-//! refused, as `ssh` does.
+//! A token contains the hash of the key of the fleet's authority, so the right collector is
+//! recognized without anything else. The file must be readable only by its owner; otherwise it is
+//! rejected, as `ssh` does.
 
 use crate::exit::{self, fail};
 use anyhow::{Context, Result};

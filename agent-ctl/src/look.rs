@@ -1,4 +1,4 @@
-//! How a profile looks where it is drawn: what widths stand for, and its heading.
+//! How a profile is drawn: the meaning of widths, and the heading.
 
 use profile::Info;
 use profile::unit::is_time;

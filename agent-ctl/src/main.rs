@@ -1,5 +1,5 @@
-//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs
-//! the command and turns its result into an exit code; see `exit.rs` for the codes.
+//! `agent-ctl`: queries the agent of one host, or the collector of a fleet, over gRPC. This file
+//! runs the command and turns its result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::print_stderr,

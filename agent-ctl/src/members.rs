@@ -1,5 +1,5 @@
-//! `agent-ctl hosts invite`, `invitations`, `members` and `remove`: who may bring data to a
-//! collector.
+//! `agent-ctl hosts invite`, `invitations`, `members` and `remove`: manage which hosts may upload
+//! to a collector.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};

@@ -1,4 +1,4 @@
-//! Numbers as people write them on the command line, refused in words that say what is expected.
+//! Parses numbers on the command line, with errors that say what is expected.
 
 use crate::units;
 

@@ -1,4 +1,4 @@
-//! Where a profile goes and in which format: the options that say it, and the writing of the file.
+//! The destination and format of a profile: the options for them, and writing the file.
 
 use crate::exit::{self, fail};
 use crate::look::Look;

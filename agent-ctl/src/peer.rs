@@ -1,4 +1,4 @@
-//! Who is asked: the agent of one host, or the collector of a fleet.
+//! Chooses the server: the agent of one host, or the collector of a fleet.
 
 use crate::exit::{self, fail};
 use crate::logins::{Login, Logins};

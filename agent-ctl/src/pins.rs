@@ -1,5 +1,5 @@
 //! `agent-ctl pins`: lists the minutes that triggers pinned, and gets their profiles, from one
-//! agent or from all that a collector keeps.
+//! agent or from all pins stored by a collector.
 
 use crate::client::Client;
 use crate::collector::Collector;

@@ -1,5 +1,5 @@
-//! Recording from now on, for the commands that do: how it is sampled, the capture on one host, and
-//! how it goes. `fleet_capture.rs` has the capture on many.
+//! Records from now on, for the commands that need it: the sampling options, the capture on one
+//! host, and its progress. `fleet_capture.rs` captures on many.
 
 use crate::capture_info;
 use crate::client::{CaptureStream, Client};

@@ -1,5 +1,5 @@
-//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all
-//! as JSON.
+//! Shows an agent's report on generated code: a line for `status`, a table and advice for `doctor`,
+//! everything as JSON.
 
 use crate::degradation::Finding;
 use crate::terminal::{Out, Table, clean};

@@ -1,4 +1,4 @@
-//! The options that choose time and samples, and what they become on the wire.
+//! The options that select time and samples, and their conversion to requests.
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;

@@ -1,8 +1,8 @@
-//! The edge to the terminal: escaping of text from outside, colour, tables, standard output.
+//! Output to the terminal: escaping of text from outside, colour, tables, standard output.
 //!
-//! Names of tasks, cgroups and functions are chosen by whoever runs something on the machine.
-//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text
-//! goes through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
+//! Anybody who runs something on the machine chooses names of tasks, cgroups and functions. Only
+//! [`clean`] makes them safe for a terminal, and everything printed as text goes through it. JSON
+//! goes through [`json`], which escapes the same characters in JSON's way.
 
 use anyhow::Context;
 use std::borrow::Cow;

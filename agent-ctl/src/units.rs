@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 pub use profile::text::grouped as count;
 use std::time::Duration;

@@ -1,4 +1,4 @@
-//! `agent-ctl users`: who may ask a collector, and what they may do.
+//! `agent-ctl users`: manages who may use a collector, and what they may do.
 
 use crate::connection::{self, Route, Transport};
 use crate::form::Form;

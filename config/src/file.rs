@@ -1,8 +1,8 @@
 //! Reads the configuration file: trust first, then YAML, key by key against the table.
 //!
-//! The text is walked with serde's visitors rather than derived code, because only so an unknown
-//! key, a key given twice and a value out of range are told with their line and in the same words
-//! as for flags and variables.
+//! The text is parsed with serde visitors rather than derived code. Only so are unknown keys,
+//! repeated keys and values out of range reported with their line, in the same words as for flags
+//! and variables.
 
 use crate::key::{Key, nearest_path};
 use crate::value::{Kind, Value, items, shown};

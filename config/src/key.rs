@@ -1,4 +1,4 @@
-//! A row of the table of keys, and finding the row that was meant.
+//! A row of the table of keys, and the search for the row that a name means.
 
 use crate::nearest::nearest;
 use crate::value::{Kind, Value, shown};

@@ -1,11 +1,11 @@
-//! Configuration from a table of keys: one row says what a key means, its unit, its range and
-//! whether a reload takes it, and files, variables, flags and the sample file all go by it.
+//! Configuration from a table of keys: one row states what a key means, its unit, its range and
+//! whether a reload applies it. Files, variables, flags and the sample file all follow it.
 //!
 //! Precedence: built-in defaults < file < environment (`FLEETPROF_SAMPLING_RATE_HZ`) < flags
-//! (`--set sampling.rate_hz=49`). Whatever the source, a value passes the same check, the one of
-//! its row in [`Configuration::KEYS`]; what one key says about another is checked last, in
-//! [`Configuration::load`]. A configuration is taken whole or not at all. Reading the file blocks:
-//! call it at start and on a thread that may.
+//! (`--set sampling.rate_hz=49`). Whatever its source, a value passes the same check, that of its
+//! row in [`Configuration::KEYS`]; rules between keys are checked last, in [`Configuration::load`].
+//! A configuration is applied completely or not at all. Reading the file blocks, so call it at
+//! start and on a thread that may block.
 #![forbid(unsafe_code)]
 
 mod file;

@@ -1,4 +1,4 @@
-//! Values as they stand in a file, a variable or a flag, and the check each must pass.
+//! Values as written in a file, a variable or a flag, and the check that each must pass.
 
 pub(crate) mod items;
 

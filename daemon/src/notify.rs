@@ -1,8 +1,8 @@
-//! Tells the service manager how the daemon does, without ever waiting for it: `sd_notify(3)`.
+//! Reports the daemon's state to the service manager, without ever waiting for it: `sd_notify(3)`.
 //!
-//! The manager's socket holds some messages (`net.unix.max_dgram_qlen`, 10 by default). A manager
-//! that is stopped or busy lets it fill up, and a plain send would then hold up the thread that
-//! handles signals and heartbeats. What finds no room is kept here and sent later.
+//! The manager's socket holds a few messages (`net.unix.max_dgram_qlen`, 10 by default). If the
+//! manager is stopped or busy, the socket fills up, and a plain send would block the thread that
+//! handles signals and heartbeats. Messages that do not fit are kept here and sent later.
 
 use sd_notify::NotifyState;
 use std::collections::VecDeque;

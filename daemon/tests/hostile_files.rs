@@ -1,5 +1,5 @@
-//! What reading hostile files takes: memory and CPU time of each reading, by processes that do
-//! nothing else.
+//! Measures what reading hostile files takes: memory and CPU time of each reading, in processes
+//! that do nothing else.
 //!
 //! Each file is read three times, as `fp-blocking`, `fp-symbolize` and `fp-files` do, by this
 //! program started again with the file's name in its environment. Memory is the peak of the

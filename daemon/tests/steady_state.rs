@@ -1,9 +1,9 @@
-//! The sampler's steady state asks the allocator for nothing: counted over real samples with copies
-//! of real stacks, which rings in memory bring again and again through the whole pass: order of
-//! time, process table, unwinding, folding, windows. Two captures share rings of their own
-//! meanwhile.
+//! Tests that the sampler in steady state never allocates. It counts allocations over real samples
+//! with copies of real stacks, which rings in memory replay through the complete pass: order of
+//! time, process table, unwinding, folding, windows. Meanwhile two captures share rings of their
+//! own.
 //!
-//! The only test of its program, because the count is of all threads.
+//! It is the only test in its program, because the count covers all threads.
 
 mod support;
 

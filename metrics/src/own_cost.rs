@@ -1,6 +1,6 @@
-//! What the daemon costs the machine: CPU time and wake-ups by thread, memory, open files.
+//! The daemon's own cost: CPU time and wake-ups by thread, memory, open files.
 //!
-//! Read from `/proc/self` when asked for; some thirty small reads.
+//! Reads about thirty small files of `/proc/self` on request.
 
 use super::{Family, gather, rows};
 use std::collections::BTreeMap;

@@ -1,4 +1,4 @@
-//! Tests of what families become.
+//! Tests the encoding of families.
 
 use super::*;
 

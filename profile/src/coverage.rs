@@ -1,4 +1,4 @@
-//! How much of the CPU time that the kernel accounts was sampled.
+//! Coverage: how much of the CPU time in the kernel's accounting was sampled.
 
 use crate::counters::counters;
 

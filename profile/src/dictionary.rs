@@ -1,4 +1,5 @@
-//! The four tables that give dense ids their meaning, and the way from one dictionary to another.
+//! The four tables that give dense ids their meaning, and the mapping from one dictionary to
+//! another.
 
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};

@@ -1,7 +1,7 @@
-//! Filters: which samples by their labels, and which samples and frames by function names.
+//! Filters samples by their labels, and samples and frames by function names.
 //!
 //! Patterns come from clients, so each is bounded in length and in compiled size; the `regex` crate
-//! matches in time linear in the text. What a filter decides is cached by id in
+//! matches in time linear in the text. Results are cached by id in
 //! [`QueryRunner`](crate::QueryRunner), so each pattern runs once per distinct name.
 
 use crate::dictionary::Dictionary;

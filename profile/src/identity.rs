@@ -1,4 +1,4 @@
-//! 128-bit content identity: what a stack is called where dense ids mean nothing.
+//! 128-bit content ids: they identify a stack where dense ids mean nothing.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameRef};

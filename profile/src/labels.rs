@@ -1,4 +1,4 @@
-//! Label sets: what a sample is said to belong to (cgroup, unit, container, process, thread).
+//! Label sets: what a sample belongs to (cgroup, unit, container, process, thread).
 
 use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};

@@ -1,4 +1,4 @@
-//! Names of frames that were found after the frames had been made, and where they came from.
+//! Names of frames that were found after the frames were created, and their source.
 
 use crate::frame::FrameId;
 use crate::strings::{StrId, StringTable};

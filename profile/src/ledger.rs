@@ -1,10 +1,11 @@
-//! The loss ledger: what was taken and lost of each cgroup, beside what the kernel's own accounting
-//! says should have been taken.
+//! The loss ledger: what was taken and lost in each cgroup, compared with what should have been
+//! taken by the kernel's own accounting.
 //!
 //! Rows of samples say what was taken and lost; [`Account`]s say how much CPU time the kernel
-//! counted for a cgroup and all below it. The ledger puts both into one tree of paths. The kernel's
-//! figure of a cgroup alone is what its subtree has less what the nearest accounted cgroups below
-//! it have, so sums over any selection of cgroups are exact wherever a subtree is complete.
+//! accounted to a cgroup and everything below it. The ledger combines both in one tree of paths.
+//! The kernel's value for a cgroup alone is its subtree's value minus those of the nearest
+//! accounted cgroups below it, so sums over any selection of cgroups are exact wherever a subtree
+//! is complete.
 
 use crate::coverage::{Coverage, share};
 use crate::dictionary::Dictionary;

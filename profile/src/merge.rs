@@ -1,7 +1,7 @@
-//! Merging: one profile into another, and labels merged away.
+//! Merges one profile into another, and merges labels away.
 //!
 //! Merging is commutative and associative on contents: in whatever order windows or hosts are
-//! merged, the same samples and the same [`Info`] come out (ids differ, text does not).
+//! merged, the samples and the [`Info`] are the same (ids differ, text does not).
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;

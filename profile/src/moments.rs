@@ -1,7 +1,7 @@
-//! When samples were taken: the part of a profile that says more than sums.
+//! The times at which samples were taken, which sums do not contain.
 //!
-//! Kept for captures, and for the last minutes of the flight recorder; windows of the past have
-//! none. Moments repeat what the samples of the profile say in sum, for the time they cover, so
+//! They are kept for captures and for the last minutes of the flight recorder; older windows have
+//! none. For the time they cover, moments repeat what the samples of the profile say in sum, so
 //! they are never added to them.
 
 use crate::dictionary::{Dictionary, Remap};

@@ -1,8 +1,8 @@
-//! Symbol names as people read them: demangled, whole words of text, never longer than a limit.
+//! Makes symbol names readable: demangled, printable text, never longer than a limit.
 //!
-//! Names are chosen by whoever built the file. Mangled names can be written to expand without end,
-//! so demangling writes into a buffer that stops at the limit, and a panic of a demangler only
-//! costs that one name its demangling.
+//! The author of a file chooses its names. Mangled names can be written to expand without end, so
+//! demangling writes into a buffer that stops at the limit, and a panic of a demangler only costs
+//! that one name its demangling.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};

@@ -1,4 +1,4 @@
-//! Where code without a symbol lies: what names can be looked up by later.
+//! The place of code without a symbol, by which its name can be looked up later.
 
 use std::fmt;
 

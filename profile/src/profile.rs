@@ -1,4 +1,4 @@
-//! A profile: samples with the dictionary of their ids, and what is known of the whole.
+//! A profile: samples, the dictionary of their ids, and facts about all of it.
 
 use crate::coverage::Coverage;
 use crate::dictionary::{Dictionary, Remap};

@@ -1,5 +1,5 @@
-//! What the samples of a profile say of its quality: counted by how each stack ends and whether its
-//! leaf has a name.
+//! The quality of a profile's samples: counts by how each stack ends and whether its leaf has a
+//! name.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind, OTHER_FRAME};

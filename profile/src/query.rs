@@ -24,8 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Cost: labels, frames and stacks are decided once per id and remembered, so a sample of a known
-//! key costs two array look-ups and one hash insert. Memory: 4 bytes per id of the source's stacks
+//! Cost: labels, frames and stacks are evaluated once per id and cached, so a sample with a known
+//! key costs two array lookups and one hash insert. Memory: 4 bytes per id of the source's stacks
 //! and label sets, 1 byte per string and frame filter, and the answer.
 
 use crate::dictionary::{Dictionary, Remap};

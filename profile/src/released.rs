@@ -1,4 +1,4 @@
-//! Profiles that may leave the host.
+//! Profiles that are allowed to leave the host.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind};

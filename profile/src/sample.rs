@@ -1,4 +1,4 @@
-//! What one sample is kept under and counts, and what the samples of a profile miss.
+//! The key and the values of one sample, and what the samples of a profile miss.
 
 use crate::counters::counters;
 use crate::labels::LabelSetId;

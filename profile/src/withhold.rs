@@ -1,8 +1,9 @@
-//! What a host keeps to itself: stacks of the processes that selectors name, counted and not shown.
+//! Withholds stacks that a host keeps to itself: those of processes that selectors name. They are
+//! counted but not shown.
 //!
-//! A sample that is withheld keeps its weight and the labels that say which cgroup it is of, so
-//! totals stay true. Its stack is the one frame `[withheld]`, and names of processes and threads,
-//! which may be anything, are gone. Where it cannot be told whether a sample is meant, it is.
+//! A withheld sample keeps its weight and the labels of its cgroup, so totals stay correct. Its
+//! stack is the single frame `[withheld]`, and names of processes and threads, which may be
+//! anything, are removed. If it is uncertain whether a sample is selected, it is withheld.
 
 use crate::dictionary::Dictionary;
 use crate::filter::{FilterError, LabelMatcher, Selector};

@@ -1,4 +1,4 @@
-//! What is written is read back; what is damaged is refused.
+//! Tests that what is written is read back, and that damaged input is rejected.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"

@@ -1,4 +1,4 @@
-//! Formats that say when samples were taken, and reading what other tools write.
+//! Tests formats that say when samples were taken, and reading what other tools write.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"

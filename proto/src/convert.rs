@@ -1,9 +1,9 @@
-//! Carries [`Profile`]s to wire chunks and back.
+//! Converts [`Profile`]s to wire chunks and back.
 //!
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
-//! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
-//! columns, order, depth and total size are checked before anything is kept, and what it builds
-//! goes through the interning of [`Dictionary`], so doubled table rows do no harm.
+//! [`ProfileAssembler`] combines chunks again. It treats every chunk as untrusted: ids, columns,
+//! order, depth and total size are checked before anything is stored, and everything goes through
+//! the interning of [`Dictionary`], so duplicate table rows do no harm.
 
 use crate::wire;
 use profile::{

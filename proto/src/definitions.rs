@@ -1,10 +1,10 @@
-//! Frames of stacks that a collector asks for: cut out of an agent's dictionary, and put together
-//! from what a stranger sends.
+//! The frames of stacks that a collector asks for: extracted from an agent's dictionary, and
+//! assembled from untrusted input.
 //!
-//! Most of a new stack are callers that the collector has. A [`Definer`] remembers which stacks are
-//! part of windows that were stored, and names the nearest of them by its content in place of its
-//! frames. Nobody needs to be believed: the hash of a stack follows from that of its caller, so a
-//! caller that the collector has, with frames of its own, makes all that is called from it known.
+//! Most frames of a new stack are callers that the collector already has. A [`Definer`] remembers
+//! which stacks are part of stored windows, and names the nearest of them by its content in place
+//! of its frames. No trust is needed: the hash of a stack follows from that of its caller, so a
+//! caller that the collector has, with its own frames, makes everything called from it known.
 
 use crate::collector as sent;
 use crate::convert::{

@@ -1,4 +1,4 @@
-//! Carries ledgers to wire form and back.
+//! Converts ledgers to wire form and back.
 
 use crate::agent;
 use profile::LedgerRow;

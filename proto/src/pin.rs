@@ -1,5 +1,5 @@
-//! Whom a host trusts before it has joined, and whom people do: the collector whose authority has
-//! the key that their invitation or token names, and nobody else.
+//! The trust of a host before it has joined, and of people: they accept only a collector whose
+//! authority has the key named by their invitation or token.
 
 use crate::credential::KEY_HASH_BYTES;
 use ring::digest::{SHA256, digest};

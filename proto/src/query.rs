@@ -1,4 +1,4 @@
-//! Selectors and frame filters from wire form.
+//! Converts selectors and frame filters from wire form.
 
 use crate::agent;
 use profile::{

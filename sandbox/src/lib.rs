@@ -1,14 +1,14 @@
-//! What a daemon gives up, and who can tell: system calls for the whole process (seccomp), files
-//! and ports for threads, or for all of them (Landlock).
+//! Locks a process out of what it does not need: system calls for the complete process (seccomp),
+//! files and ports for threads, or for all of them (Landlock).
 //!
-//! A thread hands its restrictions on to the threads that it starts, and to nobody else. One that
-//! is confined can look at no other process any more: the kernel refuses `/proc/PID/root`, `mem`,
-//! `exe` and `map_files` to whoever is in a domain of Landlock, whatever its rules say. So threads
-//! that sample, read files of others or start captures must neither be confined nor be started by
-//! one that is: the `Starter` of `starter.rs` starts threads for it.
+//! A thread passes its restrictions on to the threads that it starts, and to nothing else. A
+//! confined thread can no longer read other processes: in a Landlock domain the kernel denies
+//! `/proc/PID/root`, `mem`, `exe` and `map_files`, whatever the rules say. So threads that sample,
+//! read files of other processes or start captures must neither be confined nor be started by a
+//! confined thread: the `Starter` of `starter.rs` starts threads for it.
 //!
-//! Threads share memory. This bounds what code can be brought to do that is wrong, not what code
-//! does that somebody put there.
+//! Threads share memory. So this limits what faulty code can be made to do, not what injected code
+//! can do.
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd,

@@ -1,9 +1,9 @@
-//! A filter of system calls: what a daemon never does is refused with EPERM.
+//! A filter of system calls: calls that a daemon never makes fail with EPERM.
 //!
-//! It is a list of what is refused, not of what is allowed: libraries and kernels change what they
-//! call, and a daemon that is killed for it helps nobody. For each call the filter's answer depends
-//! on its number alone, so that kernels since 5.11 look it up in a bitmap and do not run the filter
-//! for what it allows.
+//! It lists what is denied, not what is allowed: libraries and kernels change which calls they use,
+//! and a daemon that is killed for that helps nobody. The result depends only on the number of the
+//! call, so that kernels since 5.11 look it up in a bitmap and do not run the filter for allowed
+//! calls.
 
 use crate::sys;
 use libc::{c_long, sock_filter};

@@ -1,7 +1,7 @@
-//! Starts threads for threads that are confined: those that it starts are not.
+//! Starts unconfined threads on behalf of confined ones.
 //!
-//! A thread inherits what the one that starts it has given up (see the crate).
-//! Work that looks at other processes is handed to this one, which was started before.
+//! A thread inherits the restrictions of the thread that starts it (see the crate). Work that reads
+//! other processes is handed to this starter, which was started before the restrictions.
 
 use crate::lock;
 use std::io;

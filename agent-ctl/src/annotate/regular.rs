@@ -1,9 +1,9 @@
-//! Opens files whose path a stranger chose: regular ones alone, and what was judged is what is
-//! read.
+//! Opens files with untrusted paths: only regular files, and the file that was checked is the one
+//! that is read.
 //!
-//! A path may be that of a device or a pipe, where opening is a deed or waits, or change between
-//! two looks at it. So it is first held without being opened (`O_PATH`), and then opened by what is
-//! held.
+//! A path may name a device or a pipe, for which opening has effects or blocks, or it may change
+//! between two checks. So the file is first opened as `O_PATH`, which has no effect, and then
+//! opened for reading through that handle.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;

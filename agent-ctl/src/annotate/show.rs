@@ -1,4 +1,4 @@
-//! How a function that was annotated is shown: as text for people, as JSON for scripts.
+//! Shows an annotated function: as text for people, as JSON for scripts.
 
 use super::code::{Code, Decoded, Place};
 use super::source::Sources;

@@ -1,4 +1,4 @@
-//! Adds the samples of one function up, by source line and by instruction.
+//! Sums the samples of one function by source line and by instruction.
 
 use crate::exit::{self, fail};
 use crate::terminal::{clean, fit};

@@ -1,5 +1,5 @@
-//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and
-//! a line for each step elsewhere.
+//! Shows the progress of each host: on a terminal, lines that are redrawn within its screen;
+//! elsewhere, one line per step.
 
 use crate::terminal::{clean, fit, width};
 use crate::units;

@@ -1,4 +1,4 @@
-//! The part of the status about the way to the collector.
+//! The part of the status about uploads to the collector.
 
 use crate::terminal::clean;
 use crate::units;

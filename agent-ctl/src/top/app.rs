@@ -1,4 +1,4 @@
-//! What `top` knows and what keys do to it. No terminal here.
+//! The state of `top` and what keys do to it, without any terminal.
 
 use super::Sort;
 use super::fleet::Table;

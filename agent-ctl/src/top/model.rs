@@ -1,4 +1,4 @@
-//! From profiles to rows: the sliding range, and what it says by function, cgroup and process.
+//! Turns profiles into rows: the sliding range, by function, cgroup and process.
 
 use super::Sort;
 use profile::{FrameKind, Profile, TopBy, TopSort, key};

@@ -1,4 +1,4 @@
-//! Times, ranges and durations as people write them, in zones whose clocks change.
+//! Tests times, ranges and durations as people write them, in zones that change their clocks.
 
 use super::*;
 

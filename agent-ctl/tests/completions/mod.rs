@@ -1,4 +1,4 @@
-//! What a shell completes, in a real bash that runs the script that is printed for it.
+//! Tests completion in a real bash that runs the printed script.
 
 use super::{command, run};
 use std::process::Command;

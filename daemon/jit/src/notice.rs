@@ -1,4 +1,4 @@
-//! What `fp-jit` is told by the sampler and asked by the symbolizer.
+//! Messages to `fp-jit` from the sampler and the symbolizer.
 
 use super::reader::GeneratedCode;
 use host::ids::ProcessId;

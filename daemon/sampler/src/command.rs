@@ -1,4 +1,4 @@
-//! What other threads have the sampler do.
+//! Commands from other threads to the sampler.
 
 use super::waits::Waits;
 use crate::filter::Filter;

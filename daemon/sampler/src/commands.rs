@@ -1,4 +1,4 @@
-//! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
+//! Applies changes while the sampler runs: new rings, CPUs that come and go, the length of windows.
 
 use super::held::HeldSelection;
 use super::pace::CopyWatch;

@@ -1,5 +1,5 @@
-//! What a sample passes on its way into a batch: the process table, the unwinder, those who are
-//! told of its files.
+//! The data that every sample passes on its way into a batch: the process table, the unwinder, and
+//! the receivers of notices about its files.
 
 use super::Queues;
 use super::held::{Awaited, HeldOutcome, HeldSamples, HeldSelection, Waiting};

@@ -1,10 +1,11 @@
 //! The sampler's pre-filter: which samples of an event are worth unwinding for a capture.
 //!
-//! Cheap, and made of what a record and the process table say at once. Labels decide in the end
-//! which rows belong to a capture, so the filter may let through more than is wanted, never less:
-//! each condition that is set must hold, and within one of them any of its values will do.
+//! It is cheap, because it uses only what a record and the process table say at once. Labels
+//! finally decide which rows belong to a capture, so the filter may let through more than is
+//! selected, never less. Each condition that is set must match, and a condition matches if any of
+//! its values does.
 //!
-//! Used on the sampler thread, which allocates here only when a cgroup is made.
+//! Used on the sampler thread. Allocates there only when a cgroup is created.
 
 use host::ids::{CgroupId, Comm, Pid};
 

@@ -1,11 +1,11 @@
-//! Samples whose stacks wait for the unwind information of a file, or for what is known of their
-//! process's generated code, as on the first seconds of a program.
+//! Holds samples with stacks that cannot be walked yet, because the unwind information of a file or
+//! the generated code of a process is not loaded, as in the first seconds of a program.
 //!
-//! A walk that comes to a file that was never met before ends there, while `fp-files` reads the
-//! file: some milliseconds. One that ends in generated code of a process that `fp-jit` has not told
-//! of yet waits for that. Until then the sample's registers and the copy of its stack stay here,
-//! and are walked again once the file is read. Such copies hold secrets of strangers. So they are
-//! kept for [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is
+//! A walk that reaches a new file ends there, while `fp-files` reads the file, which takes some
+//! milliseconds. A walk that ends in generated code of a process that `fp-jit` has not reported yet
+//! waits for that. Until then the sample's registers and its copy of the stack stay here, and are
+//! walked again once the file is read. Such copies contain other people's secrets. So they are kept
+//! for [`HELD_MAX`] at most, in memory of a fixed size that is excluded from core dumps; each is
 //! overwritten as soon as it was walked, and the memory goes back to the kernel when nothing waits.
 //! Called by the sampler thread only.
 

@@ -1,7 +1,7 @@
-//! Whether the sampler came late to empty the rings, so that what they lost is told apart: rings
-//! that are too small lose records under a sampler in time, and rings of any size under one that
-//! does not run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for
-//! it.
+//! Detects whether the sampler was late to empty the rings, so that two causes of losses can be
+//! separated: rings that are too small lose records although the sampler is on time, and rings of
+//! any size lose records if it does not run. Bookkeeping on times only; it neither blocks nor
+//! allocates.
 
 use host::time::MonotonicTime;
 use std::time::Duration;

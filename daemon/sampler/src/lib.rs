@@ -1,10 +1,11 @@
 //! The sampler thread: rings → order of time → process table → unwinding → folding → batches.
 //!
-//! It never blocks but in its one wait, never logs, never opens a file; but for one event for each
-//! CPU that an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What
-//! it cannot hand on it keeps folding, and what it cannot keep it counts. It wakes once a second,
-//! more often while new programs come, when somebody asks for fresh data, and when a ring has
-//! filled to the watermark, unless there are many (`Rings::quiet`).
+//! The thread blocks in one place only, where it waits for records. It never logs and never opens a
+//! file. The one exception is that it opens an event for each CPU that an off-CPU capture finds
+//! silent, for which the kernel took 15 ms the first time. If no batch is free it keeps folding
+//! into the current one; samples that it must drop are counted. It wakes once a second, and more
+//! often while new programs start, when somebody asks for fresh data, and when a ring is filled to
+//! the watermark, unless there are many rings (`Rings::quiet`).
 #![forbid(unsafe_code)]
 
 mod captures;

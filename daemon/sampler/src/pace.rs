@@ -1,4 +1,5 @@
-//! When the sampler passes sooner than it has to, and when somebody should look at the copies.
+//! Decides when the sampler makes a pass earlier than it has to, and when the size of stack copies
+//! should be checked.
 //!
 //! State machines without clock or system calls.
 

@@ -1,4 +1,4 @@
-//! What other threads see of the sampler and ask of it.
+//! State that other threads share with the sampler.
 
 use super::HeldCounts;
 use super::command::Command;

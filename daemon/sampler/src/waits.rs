@@ -1,9 +1,10 @@
-//! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
+//! Runs the off-CPU machine on the rings' records: from samples of the scheduler's tracepoints to
+//! rows.
 //!
-//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound:
-//! stacks of threads that the capture is about, as they start to wait, and of who wakes one of
-//! these. Its tables grow with the number of threads that were met, to the bounds of [`offcpu`];
-//! else nothing is allocated.
+//! Runs on the sampler's thread, in order of time. Only what the machine can use is unwound: stacks
+//! of threads that the capture is about as they start to wait, and stacks of their wakers. Its
+//! tables grow with the number of threads seen, up to the bounds of [`offcpu`]; nothing else is
+//! allocated.
 
 use super::context::{IDLE, SampleContext};
 use crate::filter::Filter;

@@ -1,6 +1,7 @@
-//! The private directory of segments: files by number and kind, made complete, set aside, removed.
+//! The private directory of segments: creates, finalizes, sets aside and removes files, which are
+//! named by number and kind.
 //!
-//! All files are reached through the open directory, so its path may not be exchanged under them.
+//! All files are accessed through the open directory, so nobody can replace its path in between.
 
 use super::file::{Kind, ReadError, Records, Scanned, SegmentFile, header, scan};
 use host::private_dir::{DirError, PrivateDir, options};

@@ -1,7 +1,8 @@
 //! A record: a payload with its length and checksums, as it stands in a segment's file.
 //!
-//! [`HEAD_BYTES`] bytes of head and a zstd frame. The head has a checksum of its own, so that a
-//! damaged payload does not hide how many windows are gone with it. Numbers are little-endian:
+//! It has [`HEAD_BYTES`] bytes of head and a zstd frame. The head has a checksum of its own, so
+//! that the number of lost windows is known even if the payload is damaged. Numbers are
+//! little-endian:
 //!
 //! | Offset | Bytes | |
 //! |---|---|---|

@@ -1,13 +1,13 @@
-//! A window as bytes: what the spool and pins keep of it.
+//! The encoding of a window as bytes, used by the spool and the pins.
 //!
-//! It has two parts. *Tables* define strings, frames, stacks and label sets that no window of the
-//! same generation defined before, in the order of their ids; several runs of them may follow each
-//! other. The *body* has facts, samples and accounts with ids of all tables of the generation so
-//! far, and behind them, where they are known, the times of the samples. So a window is small, and
-//! a generation stands alone.
+//! It has two parts. *Tables* define strings, frames, stacks and label sets that no earlier window
+//! of the same generation defined, in the order of their ids; several of them may follow each
+//! other. The *body* has facts, samples and accounts, with ids from all tables of the generation so
+//! far, followed by the times of the samples if they are known. So a window is small, and a
+//! generation is self-contained.
 //!
-//! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
-//! checked against what is there, and nothing is reserved on a count's word.
+//! Numbers are LEB128 varints. Decoding treats the bytes as untrusted: every id, count and number
+//! is checked against the data, and no memory is reserved because a count says so.
 
 mod moments;
 

@@ -1,12 +1,12 @@
-//! Which degradations hold, since when, and what of them is said aloud: in the log once when it
-//! starts and once when it ends, to the collector with the facts of the host, and by the health of
-//! the daemon.
+//! Tracks which degradations hold and since when, and announces them: in the log once when one
+//! starts and once when it ends, to the collector with the facts of the host, and through the
+//! daemon's health.
 //!
-//! The daemon is *blind* when no usable samples come: the sampler does not run, no samples arrive
-//! though CPUs are busy, or most of the newest window was lost. One reason may follow another while
-//! it is blind; it sees again when a window that closed after the last of them holds more than was
-//! lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread feeds it every few
-//! seconds.
+//! The daemon is *blind* when there are no usable samples: the sampler does not run, no samples
+//! arrive though CPUs are busy, or most of the newest window was lost. The reason may change while
+//! it is blind. It is no longer blind when a window that closed after the last reason has more
+//! samples than it lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread calls
+//! it every few seconds.
 
 use super::status::to_wire;
 use super::{Agent, Uplink};

@@ -1,5 +1,5 @@
-//! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they
-//! cost.
+//! Implements what captures need of the daemon: events and sampler, the flight recorder, targets,
+//! and their cost.
 
 use super::Agent;
 use super::sampling::sampling_plan;

@@ -1,5 +1,5 @@
-//! The catalogue of the daemon's own metrics: every number of every stage with its sentence, read
-//! when somebody asks.
+//! The catalogue of the daemon's own metrics: every number of every stage with a description, read
+//! when metrics are requested.
 
 mod captures;
 mod containers;

@@ -1,5 +1,5 @@
-//! What `status`, `doctor` and the metrics say when so much of the last minute is missing that
-//! profiles of it mislead, and why. Pure arithmetic.
+//! Warnings of `status`, `doctor` and the metrics when so much of the last minute is missing that
+//! its profiles mislead, with the reasons. Pure arithmetic.
 
 use super::losses::{RING, RUN, STALLED, THROTTLE};
 use aggregate::recorder::Covered;

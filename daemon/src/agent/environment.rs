@@ -1,5 +1,5 @@
-//! What the host's settings and the daemon's own rights mean for profiles: a table of
-//! [`Degradation`]s. Pure.
+//! Derives [`Degradation`]s from the host's settings and the daemon's own rights: what they mean
+//! for profiles. Pure.
 
 use agent_config::Sampling;
 use cgroup::{Hierarchy, Mode};

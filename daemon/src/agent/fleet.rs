@@ -1,4 +1,4 @@
-//! The host as a member of a fleet: joining, leaving, and what there is to say of it.
+//! The host's fleet membership: joins, leaves, and reports its state.
 
 use super::Agent;
 use agent_config::Config;

@@ -1,4 +1,5 @@
-//! How the stages do: whether they move, what they miss, which degradations hold.
+//! The health of the stages: whether they make progress, what they miss, and which degradations
+//! hold.
 
 use super::Agent;
 use super::alarm::Alarms;

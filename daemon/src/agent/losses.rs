@@ -1,5 +1,4 @@
-//! What `status` says of records that were lost in the last minutes: how many, and why. Pure
-//! arithmetic.
+//! The part of `status` about records lost in the last minutes: how many, and why. Pure arithmetic.
 
 use super::coverage::LENGTH_MIN;
 use host::health::{Degradation, Severity};

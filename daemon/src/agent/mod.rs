@@ -1,7 +1,7 @@
-//! The agent as its servers see it: what it samples, what it remembers, what it costs.
+//! The agent as seen by its servers: what it samples, what it stores, what it costs.
 //!
-//! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
-//! stages, never their work.
+//! It is one value shared by the supervisor, the gRPC server and the metrics. It holds the handles
+//! of the stages and never does their work.
 
 mod alarm;
 pub mod budget;

@@ -1,5 +1,5 @@
-//! What `GetStatus` says of generated code: each process, and the switch that makes its names or
-//! stacks whole.
+//! The part of `GetStatus` about generated code: each process, and the option that would complete
+//! its names or stacks.
 
 use super::Agent;
 use agent_config::Jit;

@@ -1,5 +1,5 @@
-//! What is sampled: the rings that the configuration and the kernel allow, and the CPUs that come
-//! and go.
+//! What is sampled: opens the rings that the configuration and the kernel allow, and follows CPUs
+//! that come and go.
 
 use agent_config::{Config, SamplingEvent};
 use host::cpus::{self, Arrivals, Change, CpuNotice, CpuWatch, SILENT};

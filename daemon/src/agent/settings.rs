@@ -1,4 +1,4 @@
-//! The configuration in force, where it came from, and how another one is put in force.
+//! The configuration in force, where it came from, and how a new one is applied.
 
 use super::sampling::sampling_plan;
 use super::{Agent, budget, open_sampling};

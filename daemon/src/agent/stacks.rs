@@ -1,4 +1,5 @@
-//! What `status` says of stacks: how they ended, why leaves have no symbol, and what would fix it.
+//! The part of `status` about stacks: how they ended, why leaves have no symbol, and what would fix
+//! it.
 
 use agent_config::{Unwind, UnwindMode};
 use aggregate::recorder::Outcomes;

@@ -1,4 +1,4 @@
-//! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
+//! Builds the answer of `GetStatus`: sampling, memory, cost, and all degradations.
 
 use super::coverage::{self, LastMinute, Low};
 use super::environment;

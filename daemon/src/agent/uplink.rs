@@ -1,4 +1,4 @@
-//! The ways to the collector: windows, captures that it asks for, pins.
+//! The services that talk to the collector: windows, captures that it requests, pins.
 
 use control::Control;
 use export::Exporter;

@@ -1,4 +1,5 @@
-//! The stream of a capture: its messages as they come, until the last or until the client has gone.
+//! The stream of a capture: its messages as they come, until the last one or until the client
+//! disconnects.
 
 use super::answer::Outlet;
 use proto::agent::{CaptureResponse, capture_response::Body};

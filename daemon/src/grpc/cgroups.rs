@@ -1,4 +1,4 @@
-//! The tree of cgroups with CPU time, as the flat list of the answer.
+//! Builds the answer of `ListCgroups`: the tree of cgroups with CPU time, as a flat list.
 
 use profile::LedgerRow;
 use proto::agent;

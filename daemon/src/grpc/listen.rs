@@ -1,4 +1,5 @@
-//! Sockets: binding them without taking another daemon's place, and connections that can be closed.
+//! Sockets: binds them without taking another daemon's place, and makes connections that can be
+//! closed.
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
 use host::sync::lock;

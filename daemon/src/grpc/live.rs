@@ -1,8 +1,8 @@
 //! Live streams: each window as it closes, or each interval's parts.
 //!
-//! Nothing is kept for a client but numbers: the recorder says how far it has come, and the
-//! client's task asks it for what is new. A client that reads slowly finds windows it has not taken
-//! still in the recorder, up to [`LAG_MAX`]; older ones it misses, and is told how many.
+//! Only numbers are stored per client: the recorder says how far it has come, and the client's task
+//! asks it for what is new. A slow client finds windows it has not read still in the recorder, up
+//! to [`LAG_MAX`]; it misses older ones, and the answer says how many.
 
 use super::answer::{Gone, Outlet};
 use super::service::Service;

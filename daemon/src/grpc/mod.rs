@@ -5,9 +5,9 @@
 //! blocking threads, at most [`QUERIES_MAX`] queries at a time; what a client costs is bounded by
 //! the constants below. All that the service knows of the daemon is behind [`Host`].
 //!
-//! Who may ask: over the unix socket, whoever its mode and group let connect. Over TCP, who shows
-//! the bearer token or a certificate signed by the configured CA; off the loopback interface only
-//! inside TLS.
+//! Access: over the unix socket, any process that its mode and group allow. Over TCP, clients with
+//! the bearer token or a certificate signed by the configured CA; beyond the loopback interface
+//! only with TLS.
 
 mod answer;
 mod auth;

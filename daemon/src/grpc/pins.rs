@@ -1,5 +1,5 @@
-//! Pins as answers: profiles of time that the recorder no longer has, or has in downsampled windows
-//! alone.
+//! Answers queries from pins: profiles of times that the recorder no longer has, or has only in
+//! downsampled windows.
 
 use super::Host;
 use super::held::Hold;

@@ -1,8 +1,9 @@
-//! What each confined thread may still reach, and when the process gives up system calls.
+//! Defines what each confined thread can still access, and when the process locks itself out of
+//! system calls.
 //!
-//! `fp-uplink` and `fp-debuginfod` talk to the network. Not confined: `fp-grpc`, whose threads look
-//! at other processes to answer, and all that samples, names and captures
-//! ([`sandbox`] says why).
+//! `fp-uplink` and `fp-debuginfod` use the network. Not confined: `fp-grpc`, whose threads read
+//! other processes to answer, and everything that samples, names and captures ([`sandbox`] says
+//! why).
 
 use agent_config::{Config, Symbols};
 use perf::tracefs;

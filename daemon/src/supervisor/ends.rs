@@ -1,4 +1,4 @@
-//! How the process and its threads end: errors, exit codes, and what a thread left behind.
+//! How the process and its threads end: errors, exit codes, and the results of threads.
 
 use crate::agent::Agent;
 use crate::grpc::ServeError;

@@ -1,9 +1,9 @@
 //! Starts the stages in order, watches over them, and ends them.
 //!
-//! Every stage is a thread named after it. A thread that ends when it should not, by error or by
-//! panic, ends the process with that error: a daemon that samples and does not answer, or answers
-//! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
-//! checks the heartbeats.
+//! Every stage is a thread named after it. If a thread ends unexpectedly, by error or by panic, the
+//! process ends with that error: a daemon that samples and does not answer, or answers and does not
+//! sample, helps nobody. The main thread waits for signals, reports to systemd, and checks the
+//! heartbeats.
 
 mod confined;
 mod ends;

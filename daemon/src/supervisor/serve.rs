@@ -1,4 +1,4 @@
-//! The stage that answers: the calls of clients, and metrics.
+//! The serving stage: calls of clients, and metrics.
 
 use super::ends::StageError;
 use crate::agent::Agent;

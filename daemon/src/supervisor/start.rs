@@ -1,5 +1,5 @@
-//! Puts the stages together and starts them: each before those that hand it something, the sampler
-//! and the server last.
+//! Connects the stages and starts them: each stage before those that send to it, the sampler and
+//! the server last.
 //!
 //! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns
 //! the ends of the queues that lead to it.

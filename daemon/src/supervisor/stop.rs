@@ -1,4 +1,4 @@
-//! Ends the stages in the order data flows, within the grace.
+//! Ends the stages in the order of the data flow, within the grace period.
 
 use super::{RunError, Stages};
 use host::sync::lock;

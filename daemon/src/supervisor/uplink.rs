@@ -1,4 +1,4 @@
-//! Starts what talks to a collector: with the daemon, or when the host joins a fleet.
+//! Starts the threads that talk to a collector: with the daemon, or when the host joins a fleet.
 
 use super::confined;
 use super::ends::Ends;

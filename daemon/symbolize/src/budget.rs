@@ -1,14 +1,14 @@
-//! What reading one file may cost, and what the files of one owner may cost together.
+//! Bounds what reading one file may cost, and what the files of one owner may cost together.
 //!
-//! Whoever may run a program chooses the content of the file that the daemon then reads. Each
-//! reader takes a [`FileBudget`] along: it accounts the memory it takes ([`FileBudget::charge`])
-//! and asks now and then whether it may go on ([`FileBudget::check`]). A file over its budget has
-//! no names, or no unwind information, and the outcome tables say so. [`Shares`] bound the sum:
-//! many files, each just within its budget, would still keep the threads that read from everybody
+//! Anybody who can run a program chooses the content of the file that the daemon then reads. Each
+//! reader is given a [`FileBudget`]: it accounts the memory it uses ([`FileBudget::charge`]) and
+//! asks now and then whether it may continue ([`FileBudget::check`]). A file over its budget has no
+//! names, or no unwind information, and the outcome tables say so. [`Shares`] bound the sum: many
+//! files, each just within its budget, could otherwise keep the reading threads from everybody
 //! else's files.
 //!
-//! Time is CPU time of the reading thread: a busy host makes no file more costly. It is read with a
-//! system call of 0.3 µs, so readers ask once for some thousand entries or some 64 KiB.
+//! Time is CPU time of the reading thread, so a busy host makes no file more expensive. Reading it
+//! takes a system call of 0.3 µs, so readers ask once per some thousand entries or some 64 KiB.
 
 use super::counters::SymbolCounters;
 use hashbrown::HashMap;

@@ -1,13 +1,14 @@
 //! Finds the separate debug file of an executable.
 //!
-//! By build id (`.build-id/ab/cdef….debug`), else by `.gnu_debuglink` (`<dir>/<directory of the
-//! executable>/<name>`, `<dir>/<name>`). A file is taken only when its build id equals that of the
-//! executable or, when one of them has none, its checksum is the one in the link.
+//! It is looked up by build id (`.build-id/ab/cdef….debug`), else by `.gnu_debuglink`
+//! (`<dir>/<directory of the executable>/<name>`, `<dir>/<name>`). A file is accepted only if its
+//! build id equals that of the executable or, if one of them has none, its checksum matches the one
+//! in the link.
 //!
-//! What is found as an executable is opened is held open with it: below the daemon's own debug
-//! directories, else in the root of the process that runs it, where a container has its own. There
-//! only an equal build id counts. Whoever makes such a file could as well have put its names into
-//! the executable itself, so it is believed no more and no less than that.
+//! When an executable is opened, its debug file is looked up and held open with it: below the
+//! daemon's own debug directories, else in the root of the process that runs it, where a container
+//! has its own. There only an equal build id counts. Anybody who can create such a file could as
+//! well have put its names into the executable itself, so it is trusted as much as that.
 
 use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};

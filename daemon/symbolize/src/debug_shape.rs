@@ -1,8 +1,8 @@
-//! Looks debug information through before the library reads it: what it does not bound itself.
+//! Checks debug information for what the library that reads it does not bound itself.
 //!
-//! blazesym calls itself once for each inlined function within another, so entries nested without
-//! end overflow the stack, which ends the daemon; and it keeps the rows of a line program once for
-//! each unit that names it. One walk over the entries, without their attributes, finds both.
+//! blazesym recurses once for each inlined function within another, so endlessly nested entries
+//! would overflow the stack and end the daemon; and it keeps the rows of a line program once for
+//! each unit that refers to it. One walk over the entries, without their attributes, finds both.
 
 use super::budget::{FileBudget, Over};
 use gimli::{

@@ -1,9 +1,10 @@
-//! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of
-//! the daemon.
+//! Debug files from debuginfod servers: a thread fetches them and keeps them in a directory of the
+//! daemon.
 //!
-//! The symbolizer says which builds have no symbols and goes on; what comes is found by build id as
-//! in any other debug directory, from the next batch on. The directory is bounded: what was not
-//! used for longest goes. A file is taken only when it is of the build asked for and has symbols.
+//! The symbolizer reports which builds have no symbols and continues. From the next batch on,
+//! fetched files are found by build id as in any other debug directory. The directory is bounded:
+//! the least recently used file is removed first. A file is accepted only if it is of the requested
+//! build and has symbols.
 
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;

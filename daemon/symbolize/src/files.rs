@@ -1,16 +1,18 @@
-//! Keeps executables open from their first sample on, so that a process or container that is gone
-//! still gets names.
+//! Keeps executables open from their first sample on, so that frames get names even after their
+//! process or container is gone.
 //!
-//! The sampler sends a [`FileSeen`] at the first sight of a file; the `fp-files` thread opens it by
-//! the mapping, else by path inside the process's root, its relatives' roots and the daemon's own,
-//! and takes it only when it is the file that was recorded. The symbolizer asks [`FileStore::get`].
+//! The sampler sends a [`FileSeen`] when it first sees a file. The `fp-files` thread opens it
+//! through the mapping, else by path inside the process's root, its relatives' roots and the
+//! daemon's own, and accepts it only if it is the file that was recorded. The symbolizer calls
+//! [`FileStore::get`].
 //!
-//! What "the one recorded" means: with a build id, the same build id. Without, the same device,
-//! inode number and, where both are known, inode generation. Overlays and btrfs show device numbers
-//! in mappings that `stat` does not: there an equal inode number is enough, but only through the
-//! mapping itself or the process's own root. A recorded size or change time does not exist to be
-//! compared. With nothing recorded but a path, only the mapping and the process's own root count.
-//! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
+//! A file is the recorded one if it has the recorded build id. Without a build id, device, inode
+//! number and, where both are known, inode generation must be equal. Overlays and btrfs show device
+//! numbers in mappings that `stat` does not: there an equal inode number is enough, but only
+//! through the mapping itself or the process's own root. Records contain no size or change time
+//! that could be compared. If only a path was recorded, only the mapping and the process's own root
+//! count. `map_files` is checked too, because a process that reuses the pid may have another file
+//! mapped at the same addresses.
 
 use super::budget::{FileBudget, Purpose, Shares};
 use super::counters::{SymbolCounters, bump};

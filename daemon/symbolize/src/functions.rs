@@ -1,8 +1,8 @@
-//! Where a function of an executable starts in its file: where a uprobe is to be set.
+//! Finds where a function of an executable starts in its file, to set a uprobe there.
 //!
-//! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the
-//! tables are looked at, aliases too. The file is a stranger's: reads are bounded and every number
-//! is checked.
+//! Unlike [`super::elf::SymbolTable`], which keeps one name per address, this looks at all names in
+//! the tables, including aliases. The file is untrusted: reads are bounded and every number is
+//! checked.
 
 use super::budget::FileBudget;
 use super::elf::{ElfError, Headers, ReadAt, Section, each_symbols, read_headers};

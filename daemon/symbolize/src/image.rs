@@ -1,8 +1,8 @@
-//! The content of a file, wherever it is: on a file system of this machine, on one that may stop
-//! answering, or in memory.
+//! The content of a file, wherever it is: on a local file system, on one that may stop answering,
+//! or in memory.
 //!
-//! Files of the second kind are read by helpers, each reading with a bound and all
-//! readings of one file with another: whoever answers just in time keeps nobody waiting for long.
+//! Helpers read files of the second kind. Each read has a bound, and so have all reads of one file
+//! together, so that a server that answers just in time delays nobody for long.
 
 use super::budget::Owner;
 use super::elf::ReadAt;

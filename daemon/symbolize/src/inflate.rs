@@ -1,5 +1,5 @@
-//! Decompresses sections, never to more than a stated size: archives that inflate without end are
-//! an old trick, and an executable's sections are its owner's choice.
+//! Decompresses sections, never to more than a stated size, because sections are untrusted and
+//! could expand without end.
 
 use super::budget::{Charge, FileBudget};
 use super::elf::{ElfError, ReadAt, Section};

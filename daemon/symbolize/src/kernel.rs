@@ -1,9 +1,9 @@
 //! The kernel's own symbols, from `/proc/kallsyms`: built in, of modules, and BPF programs.
 //!
-//! A table of our own rather than a library's: it keeps what module a symbol is of, only text
+//! It uses its own table rather than a library's: it keeps the module of each symbol, only text
 //! symbols, and names in one arena. Read on the symbolizer's thread, and once by the supervisor for
-//! the idle loop's ranges; takes some 50 ms of CPU and 2.4 MiB on a kernel with 64,000 functions
-//! (Linux 6.18, 2026-11-21).
+//! the address ranges of the idle loop. Takes about 50 ms of CPU and 2.4 MiB on a kernel with
+//! 64,000 functions (Linux 6.18, 2026-11-21).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};

@@ -1,20 +1,20 @@
 //! Names frames: (file, offset) and kernel addresses become functions of the recorder's dictionary.
 //!
 //! Input: per batch and file, the distinct offsets; output: one or more frames each, leaf first.
-//! Nothing here is an error: what has no name is a frame called `[module]` with the reason in it.
-//! Everything runs on the symbolizer's thread, may block on file systems, and is bounded by
-//! [`SymbolOptions::cache_bytes`]; opening files is the work of [`files`] on its own thread.
+//! Nothing here is an error: an address without a name becomes a frame called `[module]` with the
+//! reason. Everything runs on the symbolizer's thread, may block on file systems, and is bounded by
+//! [`SymbolOptions::cache_bytes`]; [`files`] opens files on its own thread.
 //!
-//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address
-//! whose frame is known costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver;
-//! two shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym
-//! serves lines and inlined functions (`lines`). Its symbol look-up was not taken for the rest
-//! because it maps files into memory (one that is cut short while mapped, as `cp` over a library
-//! does, ends the daemon with SIGBUS), follows debug links of container files in the daemon's own
-//! mount namespace, and only together with DWARF.
+//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address with
+//! a known frame costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver; two
+//! shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym
+//! provides lines and inlined functions (`lines`). Its symbol lookup is not used for the rest
+//! because it maps files into memory (truncating a mapped file, as `cp` over a library does, ends
+//! the daemon with SIGBUS), follows debug links of container files in the daemon's own mount
+//! namespace, and works only together with DWARF.
 //!
-//! Panics of the demanglers and of blazesym are caught here. A panic hook must therefore not end
-//! the process; the end of a thread by panic must.
+//! Panics of the demanglers and of blazesym are caught here. So a panic hook must not end the
+//! process; only a thread that ends by panic may.
 
 pub mod budget;
 pub mod counters;

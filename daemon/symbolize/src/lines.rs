@@ -1,11 +1,11 @@
 //! Source lines and inlined functions, from DWARF, through blazesym.
 //!
 //! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe
-//! with files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a
-//! link read from a container's file would be followed in the daemon's mount namespace. So it gets
-//! a file in memory that holds nothing but the debug sections, copied and decompressed within a
-//! bound, and only once their shape was looked at (`debug_shape`). One blazesym symbolizer a file:
-//! dropping it frees everything, and a panic costs one file its lines.
+//! with untrusted files: truncating a mapped file ends the process with SIGBUS, and a link from a
+//! container's file would be followed in the daemon's mount namespace. So it gets a file in memory
+//! that contains only the debug sections, copied and decompressed within a bound, and only after
+//! their shape was checked (`debug_shape`). There is one blazesym symbolizer per file: dropping it
+//! frees everything, and a panic costs one file its lines.
 
 use super::budget::{FILE_CPU_MAX, FileBudget};
 use super::debug_shape::{self, ShapeError};

@@ -1,10 +1,10 @@
-//! Which file systems answer only as long as another process or machine does, and which hold what
+//! Finds which file systems depend on another process or machine to answer, and which contain what
 //! the host has installed.
 //!
-//! Two ways to tell the former: of an open file by `fstatfs`, which may itself wait for ever; and
-//! of a path in a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The latter
-//! are found among the mounts of the host's first process, since the daemon may itself run in a
-//! container.
+//! The first is found in two ways: for an open file by `fstatfs`, which may itself wait forever,
+//! and for a path in a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The
+//! second is found among the mounts of the host's first process, because the daemon may itself run
+//! in a container.
 
 use super::open;
 use host::proc::Mount;

@@ -1,13 +1,12 @@
-//! Where code without a symbol lies: the function of an address, as the unwind information tells
-//! it.
+//! Finds the function that contains an address without a symbol, by the unwind information.
 //!
-//! A stripped file has no names, but mostly a table of where its functions start, for exceptions. A
-//! frame of each function costs no more than with a name, and the name can be looked up elsewhere
-//! later. The table is searched where it lies, an entry at a time and its last page at once. What
-//! the search came by, and the last page, are kept: addresses come in order.
+//! A stripped file has no names, but mostly a table of where its functions start, for exceptions.
+//! One frame per function costs no more than with a name, and the name can be looked up elsewhere
+//! later. The table is searched in the file, an entry at a time and its last page at once. Entries
+//! that the search read, and the last page, are kept, because addresses come in order.
 //!
-//! Its order is a stranger's word, and so is what it leads to. Only a description that says of
-//! itself that it covers the address is believed; without one the place is the address itself.
+//! The order of the table and its contents are untrusted. Only a description that says that it
+//! covers the address is used; otherwise the place is the address itself.
 
 use super::elf::{Headers, ReadAt};
 use super::unnamed_at;

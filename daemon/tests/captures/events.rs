@@ -1,4 +1,4 @@
-//! The events of captures on the running kernel: what each samples, and what is refused.
+//! Tests the events of captures on the running kernel: what each samples, and what is rejected.
 
 use super::got::{Got, live, run, wanted, while_busy};
 use capture::engine::{EngineError, EventCapture, Fault, Followed};

@@ -1,5 +1,5 @@
-//! Captures beside the continuous profile, through the whole sampler: what each gets, and that
-//! neither takes a sample from the other.
+//! Tests captures next to the continuous profile, through the complete sampler: what each gets, and
+//! that neither takes a sample from the other.
 
 mod events;
 mod got;

@@ -1,5 +1,5 @@
-//! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings:
-//! how long, at which place, and who ended them.
+//! Tests a capture of event `off-cpu` on real rings with waits of known length and cause: how long,
+//! at which place, and who woke the thread.
 
 use crate::got::live;
 use ::offcpu::WaitCounts;

@@ -1,4 +1,4 @@
-//! The sampler with what stands beside it, driven by a test instead of a thread.
+//! The sampler and its neighbours, driven by a test instead of a thread.
 
 use aggregate::batch::RawBatch;
 use host::bounds::{Bounds, CacheBounds};

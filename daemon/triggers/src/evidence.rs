@@ -1,5 +1,5 @@
-//! The capture that a trigger starts: has it started, waits on a thread of the pool for what it
-//! finds, and keeps that with the pin.
+//! The capture of a trigger: starts it, waits on a pool thread for its profile, and stores that
+//! with the pin.
 
 use super::Triggers;
 use agent_config::TriggerCapture;

@@ -1,9 +1,9 @@
-//! The cgroups that the target of a trigger names.
+//! Finds the cgroups that the target of a trigger names.
 //!
 //! A path of names and patterns is followed through the mounted hierarchy; directories are listed
-//! only where a pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels,
-//! [`CGROUPS_MAX`] found. Names come from the kernel: none is followed out of the mount, and
-//! cgroupfs has no links.
+//! only where there is a pattern. Bounds: `ENTRIES_MAX` directories examined, `DEPTH_MAX` levels,
+//! [`CGROUPS_MAX`] found. Names come from the kernel and cannot lead out of the mount, and cgroupfs
+//! has no links.
 
 use super::CGROUPS_MAX;
 use agent_config::triggers::target::Part;

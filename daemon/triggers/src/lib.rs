@@ -1,12 +1,13 @@
-//! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's
-//! minutes around the moment they come true, and may start a capture.
+//! Triggers: conditions on cgroups and the host, checked once a second. When one comes true, it
+//! pins the recorder's minutes around that moment and may start a capture.
 //!
 //! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) →
-//! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
+//! pins ([`pins`]), captures ([`evidence`]). Code that reads files is separate from code that
+//! decides.
 //!
-//! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the
-//! disk of pins; it starts with the first trigger and stays. A helper (`fp-blocking`), one a
-//! capture, [`evidence::RUNNING_MAX`] at most, waits for what a capture finds.
+//! Threads: `fp-trigger` does all of it and blocks on small reads of cgroupfs and /proc and on the
+//! disk of pins. It starts with the first trigger and stays. A helper (`fp-blocking`) per capture,
+//! at most [`evidence::RUNNING_MAX`], waits for the profile.
 #![forbid(unsafe_code)]
 
 pub mod evidence;

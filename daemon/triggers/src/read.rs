@@ -1,5 +1,5 @@
-//! Reads the numbers that triggers look at: small files of cgroupfs and /proc, each at most
-//! `FILE_BYTES_MAX` of it.
+//! Reads the numbers for triggers: small files of cgroupfs and /proc, at most `FILE_BYTES_MAX` of
+//! each.
 //!
 //! Sources: cgroup-v2.rst (`cpu.stat`, `*.pressure`), cgroup-v1 `cpu.stat` and `cpuacct.usage`,
 //! accounting/psi.rst, proc_stat(5), proc_loadavg(5).

@@ -1,5 +1,5 @@
-//! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are
-//! given.
+//! Decides when a trigger fires: hold, hysteresis, cooldown, daily limit. Uses no files and no
+//! clock: times are passed in.
 
 use super::read::Number;
 use agent_config::triggers::rule::Rule;

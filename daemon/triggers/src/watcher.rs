@@ -1,5 +1,5 @@
-//! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these
-//! come to.
+//! Checks all targets of all triggers: which cgroups exist, their numbers, and which conditions
+//! hold.
 
 use super::find::{self, MatchedCgroup};
 use super::read::{Missing, Sources};

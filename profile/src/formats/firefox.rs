@@ -1,9 +1,9 @@
 //! JSON for the Firefox Profiler: its processed profile, by the crate `fxprof-processed-profile`.
 //!
 //! The version of the format is [`VERSION`]; the profiler upgrades older ones when it opens them. A
-//! thread is what shares comm, process and thread name; a category is a kind of frame. Samples
-//! whose time is known stand at it, others are spread evenly, which the product's name says. With
-//! [`Measure::Weight`] of time, samples weigh milliseconds; otherwise they count.
+//! thread is a combination of comm, process and thread name; a category is a kind of frame. Samples
+//! with a known time are placed at it; others are spread evenly, which the product's name says.
+//! With [`Measure::Weight`] of time, samples weigh milliseconds; otherwise they count.
 
 use super::timeline::Timeline;
 use super::{Format, FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, root_frames};

@@ -1,8 +1,8 @@
 //! Folded stacks: `root;…;leaf count`, one line a stack, sorted by frames.
 //!
-//! Frames are escaped as [`crate::text`] says, which this reader takes back; a name that was
-//! not escaped reads as it stands. With [`Annotations`](super::Annotations) a frame's kind follows
-//! its name. Differentials have two counts: before and after.
+//! Frames are escaped as [`crate::text`] says, and this reader undoes it; a name that was not
+//! escaped is read as it is. With [`Annotations`](super::Annotations) a frame's kind follows its
+//! name. Differentials have two counts: before and after.
 
 use super::tree::{Tree, TreeBuilder};
 use super::{FormatError, Measure, Options, root_frames};

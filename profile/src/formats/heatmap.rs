@@ -1,7 +1,7 @@
-//! A heat map as a picture and as JSON. As a page it is part of [`super::html`]; terminals draw
-//! their own.
+//! Writes a heat map as a picture and as JSON. [`super::html`] has it as a part of a page;
+//! terminals draw their own.
 //!
-//! The JSON, whose keys are added to and never changed:
+//! The JSON. Keys are added and never changed:
 //!
 //! ```text
 //! { "schema": "fleetprof.heatmap/1",

@@ -1,7 +1,7 @@
-//! Reading a profile of any tool: what a file is, is told by what is in it.
+//! Reads a profile of any tool. The content decides which format it is.
 //!
-//! Bytes are a stranger's. What they unpack to is bounded, each reader bounds depth, names and
-//! counts, and says what it left out.
+//! The bytes are untrusted. Their unpacked size is bounded; each reader bounds depth, names and
+//! counts, and reports what it left out.
 
 use super::TRUNCATED_FRAME;
 use super::{folded, html, json, perf_script, pprof, speedscope};

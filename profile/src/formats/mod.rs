@@ -1,8 +1,8 @@
-//! The formats a profile leaves in, and those it is read from.
+//! The formats in which profiles are written, and those from which they are read.
 //!
-//! [`write()`] serves all of them; what is special to one (differentials, reading) is in its
-//! module. Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by
-//! each writer as its format needs.
+//! [`write()`] handles all of them; features of a single format (differentials, reading) are in its
+//! module. Writers stream to any [`Write`]; pass a buffered one. Each writer escapes hostile text
+//! as its format requires.
 
 pub mod firefox;
 pub mod folded;

@@ -1,11 +1,11 @@
 //! The body of the `fp-files` thread: looks at the file system for the sampler, which never does.
 //!
-//! It has executables opened as soon as they have a sample, reads their unwind information when
-//! nothing is left to open (first of those that walks stopped at), looks at single calls in them
-//! for scans of stacks (`unwind/src/walk/call_sites.rs`), and reads /proc again when records were
-//! lost: what the lost ones told (forks, execs, mappings, exits) can be learnt in no other way.
-//! Files are touched by helpers, `fp-blocking`, and waited for only so long: one on a file system
-//! that never answers holds up no other.
+//! It has executables opened as soon as they have a sample, and reads their unwind information when
+//! nothing is left to open, starting with files at which walks stopped. It examines single calls in
+//! them for scans of stacks (`unwind/src/walk/call_sites.rs`), and reads /proc again after records
+//! were lost, because nothing else shows what they reported (forks, execs, mappings, exits).
+//! Helpers, `fp-blocking`, access the files, and it waits for them only for a limited time, so a
+//! file system that never answers blocks only its own files.
 
 use super::unread::Unread;
 use host::blocking_pool::BlockingPool;

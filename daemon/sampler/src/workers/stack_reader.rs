@@ -1,11 +1,12 @@
-//! The body of the `fp-look` thread: looks at the memory of threads for the sampler.
+//! The body of the `fp-look` thread: reads the memory of threads for the sampler.
 //!
-//! Reading a stranger's memory may take for ever: pages that a userfaultfd or a FUSE server has to
-//! bring, locks of a process that hangs. Helpers, `fp-blocking`, do it, one process at a time, and
-//! are waited for only so long; a process that let one hang is not looked at again. What is read is
-//! a stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
-//! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies
-//! of stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
+//! Reading another process's memory may take forever: its pages may come from a userfaultfd or a
+//! FUSE server, or its locks may be held. Helpers, `fp-blocking`, read it, one process at a time,
+//! and the thread waits for them only for a limited time; a process on which a helper hung is not
+//! read again. The memory is a stack and may hold secrets: it stays in one buffer that is excluded
+//! from core dumps and cleared after each piece, and only addresses leave it
+//! (`unwind/src/walk/look.rs`). Pages at which copies of stacks end are read only to make them
+//! present (`unwind/src/walk/holes.rs`).
 
 use hashbrown::HashSet;
 use host::blocking_pool::BlockingPool;

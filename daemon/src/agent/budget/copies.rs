@@ -1,9 +1,9 @@
-//! The decision how much of each stack is copied: a state machine without clock or syscalls.
+//! Decides how much of each stack is copied: a state machine without clock or syscalls.
 //!
-//! What is configured reaches the start of nearly every program. Where compilers or other deep code
-//! take a share of the machine, their stacks are cut; then as much is copied as a record holds, and
-//! less again once nearly all stacks would be complete with less. The kernel writes only as much as
-//! there is of a stack, so what a larger copy costs is mostly room in the rings.
+//! The configured size reaches the start of nearly every program's stack. If compilers or other
+//! deep code use much of the machine, their stacks are cut; then as much is copied as a record can
+//! hold, and less again once nearly all stacks would be complete with less. The kernel writes only
+//! as much of a stack as exists, so the cost of a larger copy is mostly room in the rings.
 
 use host::time::MonotonicTime;
 use std::time::Duration;

@@ -1,10 +1,10 @@
-//! The decision when to sample less and when to go back: a state machine without clock or syscalls.
+//! Decides when to sample less and when to return: a state machine without clock or syscalls.
 //!
-//! Fed with the CPU time used so far, every ten seconds or so. Input: time and nanoseconds; output:
-//! the level of the ladder that should be in force. Lowers after a minute over the budget, which a
-//! spike is not. Raises after some minutes in which the cost of the higher level, as it was learnt
-//! when it was left, would have fit with room to spare; each time that proves wrong the next try
-//! waits twice as long. So levels never swing, whatever the load does.
+//! It is fed with the CPU time used so far about every ten seconds. Input: time and nanoseconds;
+//! output: the level that should be in force. It lowers after a minute over the budget, so a spike
+//! has no effect. It raises after some minutes in which the cost of the higher level, measured when
+//! that level was left, would have fit with room to spare. Each time that proves wrong, the next
+//! try waits twice as long. So levels never oscillate under any load.
 
 use host::time::MonotonicTime;
 use perf::plan::Limits;

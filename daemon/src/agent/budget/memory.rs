@@ -1,11 +1,11 @@
-//! The decision when to hold less memory and when to hold more again: a state machine without clock
-//! or syscalls.
+//! Decides when to use less memory and when to use more again: a state machine without clock or
+//! syscalls.
 //!
-//! Fed with the memory in use, every ten seconds or so. Over the budget for half a minute it first
-//! wants free memory given back to the machine; over it still, the next lower level of bounds:
-//! caches go first, for they cost only time, then the flight recorder, which downsamples what is
-//! old. It goes back when what the higher level may add would fit; it never swings, see
-//! [`super::cpu`].
+//! It is fed with the memory in use about every ten seconds. After half a minute over the budget it
+//! first asks for free memory to be returned to the machine. If that is not enough, it selects the
+//! next lower level of bounds: caches are reduced first, because they cost only time, then the
+//! flight recorder, which downsamples old windows. It returns when what the higher level may add
+//! would fit, without oscillating: see [`super::cpu`].
 
 use super::cpu::INTERVAL;
 use host::bounds::Bounds;

@@ -1,8 +1,9 @@
-//! The daemon keeps its own cost under control, and says so.
+//! Keeps the daemon's own cost within its budget, and reports it.
 //!
-//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack
-//! is worth copying; this file reads what is used, puts decisions in force and remembers them for
-//! `status`. Called by the main thread every few seconds, and by whoever reloads the configuration.
+//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] decides how much of
+//! each stack to copy. This file reads the usage, applies the decisions and remembers them for
+//! `status`. Called by the main thread every few seconds, and by any thread that reloads the
+//! configuration.
 
 pub mod copies;
 pub mod cpu;

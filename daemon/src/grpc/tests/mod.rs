@@ -1,5 +1,5 @@
-//! The service in this process on a real socket, before a host that is a fake: a recorder filled by
-//! the test, and everything else made up.
+//! Tests the service in this process on a real socket, with a fake host: the tests fill a recorder,
+//! and everything else is made up.
 
 mod calls;
 mod captures;

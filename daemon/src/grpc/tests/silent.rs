@@ -1,4 +1,4 @@
-//! Peers that take a connection and do not use it: they shut nobody out.
+//! Tests that peers that open a connection and do not use it shut nobody out.
 
 use super::sockets::{TOKEN, health_of, status_with, tls_listen, trusting};
 use super::*;

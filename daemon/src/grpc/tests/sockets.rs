@@ -1,4 +1,4 @@
-//! Who can connect, and what becomes of clients and sockets.
+//! Tests who can connect, and what happens to clients and sockets.
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};

@@ -1,9 +1,9 @@
-//! Files, lines and inlined calls of addresses in a program in Go.
+//! Finds files, lines and inlined calls of addresses in a Go program.
 //!
 //! Each function has lists of files, of lines and of numbers of inlined calls by instruction. A
 //! number leads to an entry of the function's tree: what was inlined, and at which instruction of
-//! its caller. Where the trees are stands in `runtime.firstmoduledata`; of position-independent
-//! programs of a foreign linker, and before Go 1.18, they are not read.
+//! its caller. `runtime.firstmoduledata` says where the trees are. For position-independent
+//! programs from another linker, and before Go 1.18, they are not read.
 
 use super::functions::Function;
 use super::values::{Lists, Span, Values};

@@ -1,6 +1,7 @@
-//! Which functions of Go's runtime do something else with a stack than to lie on it.
+//! Functions of Go's runtime that treat the stack in a special way.
 //!
-//! By name: the numbers that the table has for some of them are others in every release.
+//! They are recognized by name, because the numbers that the table has for some of them change with
+//! every release.
 
 use super::{GoTables, Pieces};
 use crate::budget::{FileBudget, Over};

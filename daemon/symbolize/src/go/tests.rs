@@ -1,4 +1,4 @@
-//! Tables of real programs and tables written by hand.
+//! Tests with tables of real programs and handwritten tables.
 
 use super::lines::Source;
 use super::values::{Span, Values};

@@ -1,9 +1,9 @@
-//! Lists of values by address, as Go writes them for everything that changes within a function:
-//! depth of the stack, file, line, inlined call.
+//! Decodes lists of values by address, which Go writes for everything that changes within a
+//! function: depth of the stack, file, line, inlined call.
 //!
-//! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
-//! for how much code it then holds, in units of the shortest instruction. The value starts at -1; a
-//! change of nothing ends the list, but for the first.
+//! A list consists of pairs of numbers of variable length: the change of the value, zigzag-coded,
+//! and how much code has that value, in units of the shortest instruction. The value starts at -1;
+//! a change of 0 ends the list, except at its first pair.
 
 use super::{GoTables, Pieces};
 use crate::budget::{FileBudget, Over};

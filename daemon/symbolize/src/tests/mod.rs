@@ -1,4 +1,4 @@
-//! Real executables, built here with gcc, to frames.
+//! Tests naming on real executables, built here with gcc.
 //!
 //! Tests that need a compiler, root or another tool report a skip on stderr where it is missing.
 

@@ -1,4 +1,4 @@
-//! Which file is opened, and when none is.
+//! Tests which file is opened, and when none is.
 
 use super::*;
 use crate::files::UNUSED_MAX;

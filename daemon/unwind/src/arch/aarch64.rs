@@ -1,6 +1,6 @@
-//! arm64: a call leaves the return address in x30, and functions that call others save it, mostly
-//! next to the frame pointer at the lowest address of their frame. It may be signed: its upper bits
-//! then hold a code that authenticates it.
+//! arm64: a call leaves the return address in x30. Functions that call others save it, mostly next
+//! to the frame pointer at the lowest address of their frame. It may be signed: its upper bits then
+//! contain an authentication code.
 
 mod calls;
 

@@ -1,4 +1,4 @@
-//! Rules by address for the generated code of one process, as the sampler searches them.
+//! Rules by address for the generated code of one process, in the form that the sampler searches.
 //!
 //! `fp-jit` gathers them (`jit/src/rules.rs`) and hands them over; the process table keeps them.
 

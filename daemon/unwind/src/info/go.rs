@@ -1,9 +1,10 @@
-//! Unwind information of programs in Go, which have none of the usual kind once they are stripped:
-//! from the depths of the stack that Go's own tables state for each instruction.
+//! Unwind information of Go programs, which have none of the usual kind once they are stripped: it
+//! is derived from the stack depths that Go's own tables state for each instruction.
 //!
-//! The CFA is the stack pointer, the depth and the return address; the caller's frame pointer is
-//! next to it. What a goroutine's stack starts with, what the runtime runs on stacks of its own and
-//! what signal handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
+//! The CFA is the stack pointer plus the depth plus the size of the return address; the caller's
+//! frame pointer is next to it. The first functions of a goroutine, runtime functions that run on
+//! stacks of their own, and the functions that signal handlers return to are recognized by name
+//! ([`roles`]). Called by `fp-files`, once per file.
 
 use super::pack::build::{Builder, put};
 use super::rule::{Behind, ComputedRow, Kind, Rule};

@@ -1,8 +1,8 @@
-//! The unwind information of one file: what the sampler needs of it, in plain memory.
+//! The unwind information of one file: what the sampler needs from it, in plain memory.
 //!
-//! Read by `fp-files` with bounded positional reads and handed to the sampler whole; never mapped,
-//! so a file cut short while it is read or later cannot harm. The sampler shares one module among
-//! all processes that map the file.
+//! `fp-files` reads it with bounded positional reads and hands it to the sampler complete. The file
+//! is never mapped, so truncating it while it is read or later does no harm. The sampler shares one
+//! module among all processes that map the file.
 
 use super::derive;
 use super::derive::lender::{self, Lender};

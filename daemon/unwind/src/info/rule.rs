@@ -1,12 +1,13 @@
-//! The rule of one address: how to get from a frame to its caller. Small enough to keep many.
+//! The rule of one address: how to get from a frame to its caller. It is small, because many are
+//! stored.
 //!
 //! Compiled code needs few forms: the CFA is a register plus a number, and registers are saved at
 //! the CFA plus a number. Those are kept as [`Step::Saved`]; everything else (signal frames,
 //! realigned stacks, assembler with expressions) is computed from its row each time, as
 //! [`Step::Computed`].
 //!
-//! A [`Kind`] is what the rows of one file lead to, kept once for all of its functions: mostly a
-//! rule.
+//! A [`Kind`] is the result of a row of one file, usually a rule, stored once for all of its
+//! functions.
 
 mod linkage;
 

@@ -1,7 +1,7 @@
-//! What unwinding starts from: the registers of a thread and the copy of its stack.
+//! The input of unwinding: the registers of a thread and the copy of its stack.
 //!
-//! Both are views of a record in the ring. Stack bytes hold secrets: they are read here a word at a
-//! time and never copied, logged or kept.
+//! Both are views of a record in the ring. Stack bytes may contain secrets: they are read here a
+//! word at a time and never copied, logged or kept.
 
 use super::words::{Reads, Words};
 use crate::arch::{KEPT_OVER_CALLS, ORDER, RegisterSet, code_address};

@@ -1,4 +1,5 @@
-//! The files behind executable mappings: one id for each distinct file, and who must be told of it.
+//! The files behind executable mappings: one id for each distinct file, and which threads must be
+//! informed of it.
 
 use crate::process::space::Mapping;
 use hashbrown::HashMap;

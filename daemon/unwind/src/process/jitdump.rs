@@ -1,4 +1,5 @@
-//! What `fp-jit` learns from the process table: which process it is, and the jitdumps that it maps.
+//! What the process table reports to `fp-jit`: the identity of a process, and the jitdumps that it
+//! maps.
 
 use host::ids::{Avma, Pid, ProcessId};
 use host::time::MonotonicTime;

@@ -1,8 +1,8 @@
-//! The process table: who runs, under which name, in which address space.
+//! The process table: which processes run, under which name, in which address space.
 //!
 //! It follows the record stream (fork, exec, comm, mmap, exit) in order of time, so a process that
-//! lived between two drains is known as well as any other. [`scan`] reads /proc once at start, for
-//! what is older than the daemon. Called by the sampler thread only; opens no files.
+//! lived only between two drains is known as well as any other. [`scan`] reads /proc once at start,
+//! for processes older than the daemon. Called by the sampler thread only; opens no files.
 
 mod file_table;
 mod jitdump;

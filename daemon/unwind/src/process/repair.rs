@@ -1,5 +1,5 @@
-//! What a reading of /proc sets right in the table: at start what is older than the daemon, later
-//! what lost records left wrong.
+//! Corrects the table from a reading of /proc: at start for processes older than the daemon, later
+//! for what lost records left wrong.
 
 use super::*;
 

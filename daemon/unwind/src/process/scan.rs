@@ -1,8 +1,8 @@
-//! One look at /proc for the processes that are older than the daemon.
+//! Reads /proc once for the processes that are older than the daemon.
 //!
-//! Everything newer comes from the record stream. A process whose entry vanishes or cannot be read
-//! half-way is left out or kept without mappings: it is met again in samples. procfs opens each
-//! process's directory once and reads relative to it, so a pid used again cannot mix two processes.
+//! Everything newer comes from the record stream. A process that vanishes or cannot be read
+//! half-way is left out or kept without mappings; its samples bring it up again. procfs opens each
+//! process's directory once and reads relative to it, so a reused pid cannot mix two processes.
 
 use super::maps::{self, Map};
 use hashbrown::HashMap;

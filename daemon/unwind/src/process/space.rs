@@ -1,4 +1,4 @@
-//! The executable mappings of one process, as the record stream tells them.
+//! The executable mappings of one process, according to the record stream.
 
 use host::ids::{Avma, FileId, FileOffset};
 use profile::Unnamed;

@@ -1,4 +1,4 @@
-//! The process table by records as the kernel sends them.
+//! Tests the process table with records as the kernel sends them.
 
 use super::*;
 

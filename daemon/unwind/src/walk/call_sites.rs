@@ -1,13 +1,13 @@
-//! Which words are return addresses of calls that can have led to generated code.
+//! Decides which words are return addresses of calls that can have led to generated code.
 //!
-//! A word that a call left behind on a stack looks like one of a call under way. What tells them
-//! apart is the call itself: generated code is nobody's fixed target. It is called through a
-//! pointer, or jumped to by a function that was called: by assembler with several ways in, which is
-//! described as one function (`lj_vm_call` of LuaJIT). A call to the start of any other function
-//! leads to that function alone, unless that jumps on through a pointer. Calls through a linkage
-//! table may lead to a function that jumps on, or to any other: of them it is not known.
+//! A word that a finished call left on a stack looks like one of a call in progress. The call
+//! itself tells them apart: generated code is never a fixed call target. It is called through a
+//! pointer, or a called function jumps to it: assembler with several entries that is described as
+//! one function (`lj_vm_call` of LuaJIT). A call to the start of any other function leads only to
+//! that function, unless that jumps on through a pointer. Calls through a linkage table may lead to
+//! a function that jumps on, or to any other, so for them it is unknown.
 //!
-//! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
+//! The sampler reads no files: it asks `fp-files`, and scans no further until the answer arrives.
 
 use crate::arch::{self, CALL_BYTES, Called, PointerCall};
 use hashbrown::HashMap;

@@ -1,4 +1,4 @@
-//! Frames at which walks are cut: where they go on, and of which function they are.
+//! Frames at which walks are cut: where they would continue, and which function they belong to.
 
 use super::engine::Engine;
 use super::known_callers::{CutFrame, WantedFrame};

@@ -1,10 +1,10 @@
-//! Which threads are worth a look at their memory, and the looks that are held.
+//! Decides which threads' memory is worth reading, and holds the results.
 //!
-//! A thread whose samples are cut at the same return address again and again has a frame, or
-//! several, larger than the copy, further out than which no sample shows anything. It is asked for
-//! a look (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs.
-//! Called by the sampler thread; never blocks. Allocates when a thread is cut for the first time
-//! and when a look comes, bounded.
+//! If samples of a thread are cut at the same return address again and again, it has one or several
+//! frames larger than the copy, and no sample shows anything further out. Then a read of its memory
+//! is requested (`workers/stack_reader.rs`); the result completes its samples as long as that call
+//! runs. Called by the sampler thread; never blocks. Allocates, within bounds, when a thread is cut
+//! for the first time and when a result arrives.
 
 use super::known_callers::{CutFrame, ExpectedCaller};
 use super::look::{Failure, StackReadAnswer, StackReadRequest, StackSnapshot, Thread};

@@ -1,10 +1,10 @@
 //! Walks a stack by unwind information, from the registers and the copy of a sample.
 //!
-//! One engine for all processes: addresses become places in files through the process's mappings,
-//! and everything known of a file is shared; generated code has rules of its own (`generated.rs`).
-//! Frames without unwind information are passed by their frame pointer where that leads to mapped
-//! code; what is found behind such a step is a guess until the walk reaches an outermost frame.
-//! Allocates nothing once the buffers have grown.
+//! There is one engine for all processes: addresses become places in files through the process's
+//! mappings, and everything known about a file is shared; generated code has its own rules
+//! (`generated.rs`). Frames without unwind information are passed by their frame pointer if it
+//! leads to mapped code; what follows such a step is a guess until the walk reaches an outermost
+//! frame. Allocates nothing once the buffers have grown.
 
 use super::StackBuffer;
 use super::call_sites::CallSites;

@@ -1,9 +1,9 @@
-//! Pages in the middle of stacks that nobody has touched, and who is asked to read them.
+//! Pages in the middle of stacks that were never touched, and requests to read them.
 //!
-//! The kernel copies a stack without waiting for pages: at the first that is not there the copy
-//! ends, with all that lies further out. Functions with large local arrays leave such pages for as
-//! long as their thread lives. Reading one through `/proc/PID/mem` brings it, as a page of zeros
-//! that takes no memory, and the copies of later samples go on behind it. `fp-look` does that
+//! The kernel copies a stack without waiting for pages: at the first missing page the copy ends,
+//! with everything further out. Functions with large local arrays leave such pages for as long as
+//! their thread lives. Reading one through `/proc/PID/mem` makes it present, as a page of zeros
+//! that takes no memory, and the copies of later samples continue past it. `fp-look` does that
 //! (`workers/stack_reader.rs`), for the other threads of the process as well. Called by the sampler
 //! thread; never blocks.
 

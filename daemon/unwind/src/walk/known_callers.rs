@@ -1,20 +1,19 @@
-//! Callers of functions at which copies of stacks end, by experience.
+//! Learned callers of functions at which copies of stacks end.
 //!
-//! A compiler that keeps all it knows in one local variable (rustc has half a megabyte) is cut
-//! there in every sample. A read of its memory completes a stack (`deep_stacks.rs`), but only from
-//! some tenths of a second on, when many of such processes are about to end. The same holds for
-//! copies that end at pages which nobody has touched (`holes.rs`). What is found out later is the
-//! same in each process, though: the function is called by one chain of callers, at one distance
-//! from the start of the stack.
+//! A compiler with all of its state in one local variable (rustc has half a megabyte) is cut there
+//! in every sample. Reading its memory completes a stack (`deep_stacks.rs`), but only after some
+//! tenths of a second, when many such processes are about to end. The same applies to copies that
+//! end at untouched pages (`holes.rs`). But the result is the same in each process: the function is
+//! called by one chain of callers, at one distance from the start of the stack.
 //!
-//! So what watched reads saw, and what the thread's next complete stack shows, is remembered by
-//! function and by the place of its return address within a page. The stacks of threads start at a
-//! fixed place within a page (the C library lays them out), so another chain of callers has the
-//! same place only if all its frames together are as large. A cut stack is completed where two
+//! So the callers found by watched reads, and by the thread's next complete stack, are remembered
+//! by function and by the place of its return address within a page. The stacks of threads start at
+//! a fixed place within a page (the C library lays them out), so another chain of callers has the
+//! same place only if all its frames together are as large. A cut stack is completed if two
 //! processes of a cgroup had the same callers and none had others. A thread below a larger frame is
-//! read soon, too, one with an untouched page has a complete stack later, and each is compared. A
-//! caller that differs ends it for that function, as long as that is remembered.
-//! [`KnownCallersCounts`] tells how many did.
+//! read soon anyway, and one with an untouched page has a complete stack later; each is then
+//! compared. One different caller stops this for that function, as long as that is remembered.
+//! [`KnownCallersCounts`] counts them.
 
 use super::StackBuffer;
 use super::cut::FramePlace;

@@ -1,14 +1,14 @@
-//! What one look at the memory of a thread's stack brought: addresses, and the proof that they
-//! hold.
+//! The result of one read of a thread's stack memory: addresses, and the evidence that they are
+//! valid.
 //!
-//! Stack bytes hold secrets. Only words that can be steps of a stack are kept of what is read: a
-//! return address, which points into executable memory, and a saved frame address, which is one
-//! further out on the same stack. Everything else is left in the buffer it was read into.
+//! Stack bytes may contain secrets. Only words that can be steps of a stack are kept: a return
+//! address, which points into executable memory, and a saved frame address, which points further
+//! out on the same stack. Everything else stays in the buffer it was read into.
 //!
-//! The look is worth something only for the very call whose return address it starts with. A frame
-//! of the same function at the same place may have been called by somebody else meanwhile, and no
-//! sample tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before
-//! it is read, and a sample may be completed with the look while nothing has been written there.
+//! The result is valid only for the very call that its first return address belongs to. A frame of
+//! the same function at the same place may have another caller by now, and no sample shows that,
+//! because the caller is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is
+//! read, and a sample may be completed with the result as long as the word has not been written.
 
 use crate::arch::code_address;
 use crate::info::words::Words;

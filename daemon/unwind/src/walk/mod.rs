@@ -1,12 +1,11 @@
 //! From a sample to frames: which addresses belong to its stack, and how the stack ended.
 //!
-//! [`Unwinder`] has two ways. The kernel's callchain (`callchain.rs`) is in every sample: kernel
-//! frames, then user frames by frame pointers. Where the sample has registers and a copy of the
-//! user stack, the engine (`engine.rs`) walks that by unwind information, for all processes with
-//! one set of modules (`modules.rs`) and rules
-//! (`unwind/src/info/rule.rs`). The walk that is complete wins, else
-//! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
-//! the copy is too short the walk goes on with a look at the thread's memory (`deep_stacks.rs`) or
+//! [`Unwinder`] has two methods. The kernel's callchain (`callchain.rs`) is in every sample: kernel
+//! frames, then user frames by frame pointers. If the sample has registers and a copy of the user
+//! stack, the engine (`engine.rs`) walks it by unwind information, for all processes with one set
+//! of modules (`modules.rs`) and rules (`unwind/src/info/rule.rs`). The complete walk wins, else
+//! the longer one; a walk that stops inside the chain continues with the rest of the chain. If the
+//! copy is too short, the walk continues with a read of the thread's memory (`deep_stacks.rs`) or
 //! stays cut.
 //!
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and

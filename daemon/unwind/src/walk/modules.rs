@@ -1,10 +1,10 @@
-//! The modules of all files, within a bound on their memory, and the rules found in them.
+//! The modules of all files, within a memory bound, and the rules found in them.
 //!
-//! One module serves every process that maps its file. What was not used for longest is dropped
-//! when memory is short, and asked for again when a frame needs it. Modules in use that do not fit
-//! together take turns of half a minute. Rules outlive their module: a file's code does not change.
-//! A module too large for the bound is refused and stays so until the bound grows: that is not the
-//! same as a file without unwind information, and is told apart. Called by the sampler thread only.
+//! One module serves every process that maps its file. When memory is short, the least recently
+//! used module is dropped, and requested again when a frame needs it. Modules in use that do not
+//! fit together take turns of half a minute. Rules outlive their module, because a file's code does
+//! not change. A module larger than the bound is rejected until the bound grows; this is reported
+//! differently from a file without unwind information. Called by the sampler thread only.
 
 use crate::info::module::Module;
 use crate::info::rule::Rule;

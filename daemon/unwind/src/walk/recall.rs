@@ -1,23 +1,23 @@
-//! Walks of waiting threads that are recognized when the same thread waits there again.
+//! Remembered walks of waiting threads, used again when the same thread waits at the same place.
 //!
 //! A thread that waits in a loop has the same stack each time, and there are 100,000 waits a
-//! second. What a walk found is a function of the registers and words of the stack that it read. So
-//! a walk is remembered by these, and where a later copy of the same thread's stack has the same
-//! ones the frames are the same without another walk: that is no estimate.
+//! second. The result of a walk depends only on the registers and stack words that it read. So a
+//! walk is remembered by these, and if a later copy of the same thread's stack has the same ones,
+//! the frames are the same without another walk: this is exact, not an estimate.
 //!
-//! Most waits bring only a small copy. Where a walk read words beyond it, those cannot be compared.
-//! If all words within are equal (return addresses and saved registers), the outer callers are
-//! taken from the walk and the stack ends as [`StackEnd::Alike`], an estimate: a function that is
-//! called from two places with equal frames in between looks the same. Large copies of the same
-//! waits show how often that is wrong ([`RecallCounts::wrong`]); a place where it once was is not
-//! estimated again while it is remembered.
+//! Most waits have only a small copy. If a walk read words beyond it, those cannot be compared. If
+//! all words within the copy are equal (return addresses and saved registers), the outer callers
+//! are taken from the remembered walk and the stack ends as [`StackEnd::Alike`], an estimate: a
+//! function that is called from two places with equal frames in between looks the same. Large
+//! copies of the same waits show how often that is wrong ([`RecallCounts::wrong`]); a place that
+//! was wrong once is not estimated again while it is remembered.
 //!
-//! Memory is bounded by `BYTES_MAX`; whoever makes it full forgets its own walks
-//! (`Recall::make_room`). A thread's walks are forgotten when it ends, and all when nobody asks
-//! for waits any more.
+//! Memory is bounded by `BYTES_MAX`; the thread that fills it loses its own walks
+//! (`Recall::make_room`). A thread's walks are forgotten when it ends, and all walks when no
+//! capture records waits any more.
 //!
-//! Stack bytes hold secrets: of words only places and one keyed hash of all are kept. Called by the
-//! sampler thread; allocates when a new place is remembered.
+//! Stack bytes may contain secrets, so only the places of words and one keyed hash of all of them
+//! are kept. Called by the sampler thread; allocates when a new place is remembered.
 
 use super::StackBuffer;
 use crate::arch::RegisterSet;

@@ -1,21 +1,19 @@
-//! The caller of generated code of whose frame nothing is known: the nearest word on its stack that
-//! may be a return address and from which the stack is complete.
+//! Finds the caller of generated code with an unknown frame: the nearest word on its stack that may
+//! be a return address and from which the stack is complete.
 //!
-//! Compilers that keep no frame pointer and tell no unwinding information (LuaJIT, Guile) run their
-//! code in one frame below the function that entered it. What lies in that frame is not known; what
-//! called it has tables. A word is taken for the return address only where tables describe a
-//! function with a frame of its own there, and their rules lead, from its place on the stack alone,
-//! step by step to a function that nobody called; and only where its call can have led to generated
-//! code (`call_sites.rs`), for a word that an earlier call left behind may lead to the same
-//! callers.
+//! Compilers that keep no frame pointer and write no unwind information (LuaJIT, Guile) run their
+//! code in one frame below the function that entered it. The layout of that frame is unknown; its
+//! caller has tables. A word is taken for the return address only if tables describe a function
+//! with a frame of its own there, if their rules lead, from its place on the stack alone, step by
+//! step to an outermost function, and if its call can have led to generated code (`call_sites.rs`),
+//! because a word left by an earlier call may lead to the same callers.
 //!
-//! A word is passed over only where it is refuted. Where something is not known of it, or not yet,
-//! the scan ends: whatever lies further out would be a stack that looks complete with callers
-//! missing. Callers that are generated code themselves are not found: any word may be an address in
-//! it.
+//! A word is skipped only if it is refuted. If something about it is unknown, or not known yet, the
+//! scan ends: continuing would give a stack that looks complete but lacks callers. Callers that are
+//! generated code themselves are not found, because any word may be an address in it.
 //!
-//! Where the frame is known after all, by what a runtime tells, every [`CHECK_EVERY`]th is scanned
-//! as well, and the result compared: [`ScanCounts`].
+//! If the frame is known after all, from what a runtime publishes, every [`CHECK_EVERY`]th is
+//! scanned as well, and the results are compared: [`ScanCounts`].
 
 use super::StackBuffer;
 use super::call_sites::CallSite;

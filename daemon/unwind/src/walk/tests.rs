@@ -1,4 +1,4 @@
-//! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
+//! Tests that rows become rules, and that rules lead to callers, on handwritten tables and stacks.
 
 use super::StackBuffer;
 use super::engine::Engine;

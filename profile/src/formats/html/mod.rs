@@ -1,20 +1,20 @@
-//! A page that shows a profile and needs nothing else: flame graph, table, search, zoom.
+//! Writes a self-contained page that shows a profile: flame graph, table, search, zoom.
 //!
 //! The page is the viewer of the collector's own page (`collector/ui/src/export`), built into one
-//! file, `viewer.html`, with places to fill. It asks for nothing over the network and says so to
-//! the browser by a content security policy, by which nothing runs but the script that was built.
-//! The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and bidirectional
-//! characters are escaped, and the script puts text into the page as text only.
+//! file, `viewer.html`, with placeholders. It requests nothing over the network and enforces this
+//! with a content security policy that allows only the built script to run. The profile is embedded
+//! as JSON with `<`, `>`, `&`, control, separator and bidirectional characters escaped, and the
+//! script inserts text into the page only as text.
 //!
 //! The data are the nodes of the merged call tree in depth-first order as columns (depth, name, own
 //! samples, own weight), and names as columns (function, module, kind). Bars beyond
 //! [`Options::max_bars`] are folded into `[other]` first, smallest first.
 //!
-//! Three more pages use the same parts. In [`write_heat_map`] a heat map of time picks the range
-//! whose flame graph is shown. [`write_bundle`] also says all that is known of the profile, and its
-//! size is bounded. [`write_diff`] shows what changed between two profiles. Title, quality and
-//! facts are part of the page's text, so they can be read without the script. [`read()`] takes the
-//! profile out of any of these pages.
+//! Three more pages use the same parts. In [`write_heat_map`] a heat map of time selects the range
+//! that the flame graph shows. [`write_bundle`] also lists everything known about the profile, and
+//! its size is bounded. [`write_diff`] shows what changed between two profiles. Title, quality and
+//! facts are part of the page's text, so they can be read without the script. [`read()`] extracts
+//! the profile from any of these pages.
 
 mod diff;
 mod facts;

@@ -42,10 +42,10 @@
 //! }
 //! ```
 //!
-//! Frames and samples stand one on a line, samples by weight, largest first. Text is as it was
-//! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the
-//! file is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that
-//! matters.
+//! Frames and samples have one line each; samples are ordered by weight, largest first. Text is as
+//! it was sampled, escaped as JSON requires, including everything that terminals and browsers might
+//! act on, so printing the file is safe. Numbers may exceed 2⁵³: use a parser that keeps 64 bits
+//! where that matters.
 
 mod read;
 

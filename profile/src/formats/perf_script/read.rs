@@ -1,9 +1,9 @@
-//! Reading the text of `perf script`, of any version and with any fields.
+//! Reads the text of `perf script`, of any version and with any fields.
 //!
-//! The text comes from a stranger. A line that cannot be read is left out and counted; the stack of
-//! an event is cut where it is deeper than the limit; names are cut where they are longer. If a
-//! file has several events, the first is taken, as other readers do. One number before the time is
-//! taken for the process, though perf may mean the thread; CPUs are not kept.
+//! The text is untrusted. A line that cannot be read is skipped and counted; the stack of an event
+//! is cut at the depth limit; names that are too long are cut. If a file has several events, the
+//! first is used, as in other readers. A single number before the time is taken for the process,
+//! though perf may mean the thread; CPUs are ignored.
 
 use crate::formats::{Import, Known, is_dateless};
 use crate::frame::{FrameId, FrameKind, FrameRef};

@@ -1,4 +1,4 @@
-//! Writing the text of `perf script`.
+//! Writes the text of `perf script`.
 
 use crate::formats::timeline::Timeline;
 use crate::formats::{FormatError, Options, RootFrame, quality_line, root_frames};

@@ -1,4 +1,4 @@
-//! Reading pprof, from any writer. The bytes are a stranger's: what they unpack to is bounded.
+//! Reads pprof, from any writer. The bytes are untrusted: their unpacked size is bounded.
 
 use super::messages::{Location, Profile as Message, Sample, ValueType};
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};

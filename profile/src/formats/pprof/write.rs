@@ -1,4 +1,4 @@
-//! Writing pprof.
+//! Writes pprof.
 
 use super::messages::{
     Function, Label, Line, Location, Mapping, Profile as Message, Sample, ValueType,

@@ -1,10 +1,10 @@
-//! Reading the JSON of speedscope, from any writer: sampled and evented profiles.
+//! Reads the JSON of speedscope, from any writer: sampled and evented profiles.
 //!
-//! Frames have a name, a file and a line, and nothing of what they are. Where the unit is a time,
-//! each sample and each stretch between two events has its time, counted from the profile's own
-//! zero; not so in files of ours, in which equal stacks stand together. A stretch between events is
-//! one sample that weighs its length. Several profiles are taken together, each under its name as
-//! the label [`LABEL`], when their units are the same.
+//! Frames have a name, a file and a line, but no kind. If the unit is a time, each sample and each
+//! interval between two events has a time, counted from the profile's own zero; except in files of
+//! ours, where equal stacks are grouped. An interval between events becomes one sample with its
+//! length as weight. Several profiles are read together if their units are equal, each with its
+//! name as the label [`LABEL`].
 
 use super::EXPORTER;
 use crate::formats::{Import, Known};

@@ -1,5 +1,5 @@
-//! Calls and jumps of arm64, as `walk/call_sites.rs` wants to know them. All instructions have four
-//! bytes (Arm Architecture Reference Manual, C6.2).
+//! Decodes calls and jumps of arm64 for `walk/call_sites.rs`. All instructions have four bytes (Arm
+//! Architecture Reference Manual, C6.2).
 
 use crate::arch::a64::{Flow, Word};
 use crate::arch::{Called, PointerCall};

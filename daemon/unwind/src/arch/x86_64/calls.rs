@@ -1,4 +1,4 @@
-//! Calls and jumps of x86-64, as `walk/call_sites.rs` wants to know them.
+//! Decodes calls and jumps of x86-64 for `walk/call_sites.rs`.
 
 use crate::arch::{Called, PointerCall};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};

@@ -1,4 +1,4 @@
-//! Code as bytes, decoded an instruction at a time, as often as there is work left.
+//! Decodes code an instruction at a time, within a budget of work.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 

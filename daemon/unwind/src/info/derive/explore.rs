@@ -1,4 +1,4 @@
-//! Follows the ways through code and notes the frame at each instruction.
+//! Follows the paths through code and notes the frame at each instruction.
 
 use super::code::Code;
 use super::frame::{Accesses, Frame};

@@ -1,8 +1,8 @@
-//! What is known of a frame before an instruction, and what the instruction makes of it.
+//! The known state of a frame before an instruction, and how the instruction changes it.
 //!
-//! A frame is known by distances from its CFA: of the stack pointer, of a register that points into
-//! the frame, and of where the caller's registers were saved. Only what moves them is understood;
-//! everything else forgets what it writes.
+//! A frame is described by distances from its CFA: of the stack pointer, of a register that points
+//! into the frame, and of the saved registers of the caller. Only instructions that move these are
+//! understood; for all others, what they write becomes unknown.
 
 use crate::arch::psabi as number;
 use iced_x86::{

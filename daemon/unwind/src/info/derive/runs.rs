@@ -1,4 +1,4 @@
-//! What was derived of code, and how it becomes rows of functions.
+//! Holds what was derived from code, and converts it to rows of functions.
 
 use crate::info::pack::build::{Builder, put};
 use crate::info::table::ROWS_MAX;

@@ -1,5 +1,5 @@
-//! Puts the rows of a file's functions together: each kind and each list of rows once, and where
-//! functions start and end. What reads a format hands its functions over in any order.
+//! Combines the rows of a file's functions: stores each kind and each list of rows once, and where
+//! functions start and end. The readers of the formats hand over functions in any order.
 
 use super::{GAP_BITS, PackedEntry};
 use crate::info::rule::{Expressions, Kind};

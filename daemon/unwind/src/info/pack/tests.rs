@@ -1,4 +1,4 @@
-//! Packed rules against what gimli says of the same files.
+//! Tests packed rules against what gimli says about the same files.
 
 use super::super::rule::Rule;
 use super::super::table::Table;

@@ -1,4 +1,4 @@
-//! How entries of a procedure linkage table are left: their rule depends on the address.
+//! Rules for entries of a procedure linkage table: how to unwind depends on the address.
 
 use super::{PLACES, Rule, Step};
 use crate::info::state::number;

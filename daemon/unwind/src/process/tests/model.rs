@@ -1,4 +1,4 @@
-//! The process table against a model of what runs, while records are lost and /proc is read.
+//! Tests the process table against a model of what runs, while records are lost and /proc is read.
 
 use super::*;
 use proptest::prelude::*;

@@ -1,4 +1,4 @@
-//! Waits of threads whose stacks are written down here, remembered and seen again.
+//! Tests remembering and recognizing waits, with handwritten stacks.
 
 use super::*;
 use crate::arch::{ORDER, PLACES};

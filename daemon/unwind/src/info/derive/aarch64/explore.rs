@@ -1,7 +1,7 @@
-//! Follows the ways through code of arm64 and notes the frame at each instruction.
+//! Follows the paths through arm64 code and notes the frame at each instruction.
 //!
-//! What lies behind a call is followed by itself: where the call does not return something else
-//! lies there, which mostly contradicts the frame, and then only that part is not kept.
+//! The code after a call is followed separately: if the call does not return, something else is
+//! there, which mostly contradicts the frame, and then only that part is dropped.
 
 use super::frame::Frame;
 use crate::arch::a64::{Flow, Word};
