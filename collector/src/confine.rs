@@ -1,10 +1,10 @@
-//! What the process gives up before it does anything else, and what remains.
+//! Locks the process out of what it does not need, before it does anything else.
 //!
-//! It opens no file but its own below `data_dir` and those that the configuration names, starts no
-//! program, listens on its ports and connects to those that the configuration names. All of that is
-//! given up while there is one thread, which hands it on to all others.
+//! It may only open its own files below `data_dir` and files named in the configuration, start no
+//! program, listen on its ports, and connect to ports that the configuration names. The
+//! restrictions are applied while there is one thread, and all later threads inherit them.
 //!
-//! A file that somebody else replaces is read again, so what may be read is its directory, and that
+//! A file that another tool replaces is read again, so its directory is readable, and the directory
 //! of what it links to.
 
 use crate::config::{Config, Engine, Sandbox as Mode};

@@ -1,4 +1,4 @@
-//! Files that are there completely or not at all, also after a power cut.
+//! Writes files so that they are complete or absent, even after a power cut.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -1,8 +1,8 @@
-//! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
-//! EvidenceService (their pins), for people QueryService, CaptureService, PinService,
-//! AnnotationService, SymbolService, FleetService and AccessService, with health and reflection.
-//! That for other machines: the same without reflection, with EnrollmentService, behind the gate
-//! (`identity/gate.rs`).
+//! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
+//! and EvidenceService for pins) and people (QueryService, CaptureService, PinService,
+//! AnnotationService, SymbolService, FleetService and AccessService), with health and reflection.
+//! The one for other machines serves the same without reflection, plus EnrollmentService, behind
+//! the gate (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
 use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};

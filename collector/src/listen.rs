@@ -1,5 +1,5 @@
-//! Listening on TCP: no more connections at a time than there are places, and none that says
-//! nothing or takes the port for another.
+//! Listens on TCP: bounds the number of connections, and closes those that are silent or use the
+//! wrong protocol.
 
 use crate::metrics::Metrics;
 use proto::calls::{Caller, Calls, IdleTimer, Patience};

@@ -1,8 +1,8 @@
-//! Memory that all who do one kind of work hold together, as numbers: bounded, and in a metric.
+//! Pools of memory, one per kind of work: bounded numbers, shown as a metric.
 //!
 //! Three kinds of work have a pool each: windows on their way to the store (`ingest/`), results of
-//! captures (`control/`), and answers that wait to be read (`query/held.rs`). What a pool refuses,
-//! and what the one who asked is told, is theirs to say.
+//! captures (`control/`), and answers that wait to be read (`query/held.rs`). Each of them decides
+//! what it answers if its pool is full.
 
 use crate::metrics::Metrics;
 use metrics::Gauge;

@@ -1,4 +1,4 @@
-//! The collector's own numbers, with a sentence each. What the store counts is added by the store.
+//! The collector's own metrics, with a description each. The store adds its own.
 
 use crate::store::StoreStatus;
 use metrics::{CALL_SECONDS, Family, counted};

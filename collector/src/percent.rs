@@ -1,4 +1,5 @@
-//! Texts as parts of addresses: whatever means something there is written as `%XX` (RFC 3986, 2.1).
+//! Escapes text for use in URLs: characters with a meaning there are written as `%XX` (RFC 3986,
+//! 2.1).
 
 /// The text: letters, digits, `-`, `.`, `_` and `~` as they are, others as `%XX`.
 pub fn escaped(text: &str) -> String {

@@ -1,6 +1,6 @@
-//! What is made of files that somebody else renews: made again when one of them has changed.
+//! Values made from files that another tool renews: made again when one of the files has changed.
 //!
-//! They may lie on a disk that does not answer: [`Looks`] has nobody but one thread wait for it.
+//! The files may be on a disk that does not answer, so [`Looks`] has only one thread wait for it.
 
 use crate::sync::lock;
 use std::os::unix::fs::MetadataExt;

@@ -1,4 +1,4 @@
-//! The collector as a whole: what is started, in which order it ends, and what ends it.
+//! The complete collector: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
 //! queries; `fp-store`, which stores windows; `fp-upkeep`, which keeps the store in order;

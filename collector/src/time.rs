@@ -1,4 +1,4 @@
-//! Wall time: the one place of the collector where it enters.
+//! Wall time: the only place in the collector that reads it.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};

@@ -1,8 +1,8 @@
-//! The thread that keeps the store in order, and tells it about hosts (`fp-upkeep`); and one that
-//! looks for hosts in trouble, which waits for neither (`fp-survey`).
+//! The thread that maintains the store and informs it about hosts (`fp-upkeep`); and one that looks
+//! for hosts in trouble, which waits for neither (`fp-survey`).
 //!
-//! When `fp-upkeep` ends on its own the collector ends. When `fp-survey` panics, agents are still
-//! served: it is a trouble in the log, a metric, and `/healthz` is 503 until a restart.
+//! If `fp-upkeep` ends on its own, the collector ends. If `fp-survey` panics, agents are still
+//! served: the log and a metric report it, and `/healthz` is 503 until a restart.
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;

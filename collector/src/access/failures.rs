@@ -1,8 +1,8 @@
-//! Who tries tokens and invitations that are not good: each address is told so a few times a
-//! minute, and goes to the log once for all of them.
+//! Tracks failed attempts with tokens and invitations: each address gets an answer a few times a
+//! minute, and the log gets one line for all of them.
 //!
-//! Nobody guesses 160 bits; what this bounds is the work and the log of those who try. A token that
-//! is good is taken whatever others tried from the same address.
+//! Nobody can guess 160 bits; this bounds the work and the log lines that attempts cause. A valid
+//! token is accepted whatever others tried from the same address.
 
 use crate::sync::lock;
 use std::collections::HashMap;

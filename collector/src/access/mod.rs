@@ -1,8 +1,8 @@
-//! Who the people are that ask: their role, and the part of the fleet they may see.
+//! The callers of the collector: their role, and the part of the fleet they may see.
 //!
-//! A [`Caller`] is put into the extensions of each request by the listener that took it, and asked
-//! for by what answers. Where none was put there nobody is answered: that somebody is believed is
-//! said by the listener on loopback that believes them.
+//! The listener that accepted a request puts a [`Caller`] into its extensions, and the services
+//! read it. A request without one gets no answer. The listener on loopback, which trusts its
+//! callers, adds one that says so.
 
 mod failures;
 mod people;

@@ -1,8 +1,8 @@
-//! Who was let in: people and programs with their tokens, in a database of their own.
+//! The database of users: people and programs with their tokens.
 //!
-//! A change is on the disk before anybody is told of it. Tokens are in memory as well, so that a
-//! call asks no disk. The secret of a token is kept as a hash: 160 random bits need no slow one. A
-//! token that is taken back is told to all its calls.
+//! A change is on disk before anybody is informed of it. Tokens are in memory as well, so that a
+//! call does not wait for the disk. Only a hash of a token's secret is stored: 160 random bits need
+//! no slow hash. When a token is revoked, all its calls are notified.
 
 use super::failures::Failures;
 use super::sessions::Sessions;

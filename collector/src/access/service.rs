@@ -1,4 +1,4 @@
-//! The calls about people, and about what was done.
+//! The calls about users and the audit log.
 
 use super::sessions::LINK_LASTS;
 use super::{AccessError, Caller, LOCAL, NewPerson, People, Person, Role};

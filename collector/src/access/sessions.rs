@@ -1,9 +1,9 @@
 //! Sessions of the page, and links that start one.
 //!
-//! A browser has a cookie with 256 random bits, of which only a hash is kept. It stands for the
-//! token that it was made with, so it ends with it; besides, after half a day without use, and
-//! after a week. One of somebody whom a provider vouches for stands for what it said of them
-//! (`sign_ins.rs`). A link is good once, for a minute, and is in memory alone.
+//! A browser has a cookie with 256 random bits; only a hash of it is stored. A session belongs to
+//! the token with which it was opened and ends with it; it also ends after half a day without use,
+//! and after a week. A session opened through an identity provider belongs to what the provider
+//! said (`sign_ins.rs`). A link works once, for a minute, and exists only in memory.
 
 use super::people::{AccessError, People};
 use super::sign_ins::{self, SignedIn};

@@ -1,9 +1,9 @@
-//! Sessions of people whom a provider of identities vouches for. They have no token: role and scope
-//! are those of the time of the login, and end with the session.
+//! Sessions of people who log in through an identity provider. They have no token: role and scope
+//! are those at the time of the login, and end with the session.
 //!
-//! Names are the first one's who comes with it: what somebody owns (their captures) goes by the
-//! name, and providers let people change theirs. Another person with the same name has a mark
-//! behind it that is always theirs. A name is forgotten when it was not used for long.
+//! A name belongs to the first person who logs in with it, because captures are owned by name and
+//! providers let people change theirs. Another person with the same name always gets the same
+//! suffix. A name that was not used for a long time is forgotten.
 
 use super::people::{AccessError, People, Person};
 use super::sessions::{Hash, Session, Whose, hash, secret, surplus};

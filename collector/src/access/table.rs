@@ -1,5 +1,5 @@
-//! Who may call what where people and hosts prove who they are. What is not in the table is
-//! refused.
+//! The table of who may make which call on listeners that authenticate people and hosts. A call
+//! that is not in the table is rejected.
 
 use super::Role;
 use tonic::Status;

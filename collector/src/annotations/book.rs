@@ -1,5 +1,5 @@
-//! The database: annotations, and what was seen of services and agents, so that a start of the
-//! collector announces nothing that was there before.
+//! The database of annotations and of versions already seen in services and agents, so that after a
+//! start the collector does not report old versions as new.
 
 use super::deploys::{Known, KnownValue, Note};
 use super::limits::{ANNOTATIONS_MAX, BACK_NS_MAX, COUNTING_NS};

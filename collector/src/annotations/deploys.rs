@@ -1,11 +1,11 @@
-//! Finds deploys in what agents bring: a service with an image or a version that it never had, a
-//! host whose agent has another version.
+//! Detects deployments in the data of agents: a service with an image or a version that it never
+//! had, a host with another agent version.
 //!
-//! A service is told by the label `service`, by the repository of its image with its namespace, or
-//! by its unit, whichever is there: in many fleets a container has another name after each start.
-//! What a service runs in its first minutes is what it runs, not a deploy. All is
-//! remembered as hashes, in memory and in the database (`book.rs`), so that a start announces
-//! nothing that was there before. Nothing here blocks: what is to be written waits.
+//! A service is identified by the label `service`, by the repository of its image with its
+//! namespace, or by its unit, whichever exists, because in many fleets a container has another name
+//! after each start. What a service runs in its first minutes is not a deployment. Versions are
+//! remembered as hashes, in memory and in the database (`book.rs`), so that a start reports nothing
+//! that was there before. Nothing here blocks: changes wait to be written.
 
 use super::limits::{
     COUNTED_MAX, COUNTING_NS, DEPLOYS_PER_HOUR_MAX, HOSTS_MAX, LABEL_VALUE_BYTES_MAX, LEARN_NS,

@@ -1,4 +1,4 @@
-//! Every bound of annotations.
+//! All limits of annotations.
 
 use std::time::Duration;
 

@@ -1,9 +1,9 @@
-//! What happened to the fleet and when: annotations that people and their pipelines add, and
-//! deploys that the collector finds itself (`deploys.rs`).
+//! Events of the fleet: annotations that people and their pipelines add, and deployments that the
+//! collector detects itself (`deploys.rs`).
 //!
-//! They are in a database of the collector (`book.rs`), with every engine of the store, and outlive
-//! the windows of their time. Whoever has a scope sees those whose labels are in it. Every bound is
-//! in `limits.rs`.
+//! They are in a database of the collector (`book.rs`), independent of the store's engine, and
+//! outlive the windows of their time. A caller with a scope sees those with labels in that scope.
+//! All limits are in `limits.rs`.
 
 mod book;
 mod check;

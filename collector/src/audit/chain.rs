@@ -1,8 +1,9 @@
-//! The files of the log: `audit-NUMBER.jsonl`, named by their first line's number, and `head.json`,
-//! which says what the last line was.
+//! The files of the log: `audit-NUMBER.jsonl`, named by the number of their first line, and
+//! `head.json`, which records what the last line was.
 //!
-//! A line is on the disk, or was cut off again. A crash in the middle of one leaves a part of it,
-//! which nobody was told is there: the next start cuts it off and says so in a line of its own.
+//! A line is either on disk or was cut off again. A crash in the middle of a line leaves a part of
+//! it, which was never acknowledged: the next start cuts it off and records that in a line of its
+//! own.
 
 use super::Event;
 use crate::durable::replace;

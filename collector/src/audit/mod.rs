@@ -1,14 +1,14 @@
-//! What was done at the collector, by whom: an append-only log in which each line has the hash of
-//! the one before it.
+//! The audit log: what was done at the collector, and by whom. It is append-only, and each line has
+//! the hash of the previous one.
 //!
-//! What must be on record is on the disk before it is done: [`Audit::record`] waits for that, and
-//! its caller refuses where it fails. What should be on record, like a host that renews, goes by
-//! [`Audit::note`] and is counted where it is lost. One thread (`fp-audit`) writes what waits, and
-//! syncs once for all of it.
+//! Actions that must be recorded are on disk before they are done: [`Audit::record`] waits for
+//! that, and its caller rejects the action if it fails. Actions that should be recorded, such as a
+//! host's renewal, use [`Audit::note`] and are counted if lost. One thread (`fp-audit`) writes
+//! waiting lines, and syncs once for all of them.
 //!
-//! The log shows whoever cannot write to the disk that nothing was changed behind its back. Who has
-//! the disk can rewrite all of it; what guards against that is the number and hash of its last
-//! line, noted elsewhere.
+//! The log proves that nobody without write access to the disk changed it. Somebody with access to
+//! the disk can rewrite all of it; to detect that, note the number and hash of its last line
+//! elsewhere.
 
 mod chain;
 mod verify;

@@ -1,4 +1,4 @@
-//! Whether the log is complete and unchanged.
+//! Verifies that the log is complete and unchanged.
 
 use super::chain::{Link, START, Snapshot, each_line, hash};
 use std::io;

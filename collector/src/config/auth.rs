@@ -1,4 +1,4 @@
-//! Section `auth`: a provider of identities that people log in with.
+//! The section `auth`: an identity provider with which people log in.
 
 use config::{Field, Item, Items, Kind, Value};
 use serde::Serialize;

@@ -1,5 +1,5 @@
-//! The collector's configuration: its keys, and what one key says about another. Reading and
-//! checking is the crate `config`'s.
+//! The collector's configuration: its keys, and the rules between keys. The crate `config` reads
+//! and checks the files.
 
 mod auth;
 mod keys;

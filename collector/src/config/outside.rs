@@ -1,4 +1,4 @@
-//! Which names in certificates of other authorities are hosts of the fleet: the value of
+//! Decides which names in certificates of other authorities are hosts of the fleet: the value of
 //! `identity.outside.hosts`.
 
 /// Start of an ID by SPIFFE, and of ours by a name in DNS.

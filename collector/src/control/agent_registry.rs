@@ -1,8 +1,8 @@
-//! Connected agents: those whose control stream is open, by host id, and the commands sent to them.
+//! Connected agents, by host id: those with an open control stream, and the commands sent to them.
 //!
 //! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. A
-//! command is a place in a stream: what the agent reports of it comes to who sent it, and dropping
-//! it tells the agent.
+//! command is a place in a stream: the agent's reports about it go to its sender, and when the
+//! sender drops it, the agent is informed.
 
 use super::limits::{CLOCK_WAIT, COMMANDS_PER_HOST_MAX, COMMANDS_QUEUED, REPORTS_QUEUED};
 use crate::memory::Reservation;

@@ -1,9 +1,9 @@
-//! One capture over the fleet: asks the hosts, tells its client how far they are, merges what
-//! comes, and ends when all have ended or the time is over.
+//! One capture over the fleet: starts it on the hosts, reports their progress to its client, merges
+//! the results, and ends when all hosts have ended or the time is over.
 //!
-//! A task of its own. It never waits for the client while hosts run: what the client does not read
-//! is told later, and for each host only its newest state. Merging runs on a blocking thread,
-//! one host after the other.
+//! Runs as a task of its own. It never waits for the client while hosts run: progress that the
+//! client does not read is sent later, and for each host only its newest state. Merging runs on a
+//! blocking thread, one host after the other.
 
 use super::Control;
 use super::history::{CLIENT_LEFT, Slot, count, in_part};

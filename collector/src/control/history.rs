@@ -1,5 +1,5 @@
-//! Captures over the fleet that run and those that ended: who asked for what, from where, and what
-//! came of it.
+//! Running and past captures over the fleet: who started them, for what, from where, and the
+//! result.
 
 use super::limits::{
     FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX, LISTED_REQUEST_BYTES_MAX,

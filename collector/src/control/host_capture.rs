@@ -1,9 +1,8 @@
-//! One host's capture in a fan-out: the command, what the agent reports of it, and the profile put
-//! together.
+//! One host's capture in a fan-out: the command, the agent's reports, and the assembled profile.
 //!
-//! A task of its own. It takes every report at once and never waits for the client, so that an
-//! agent's stream is not held up; what an agent sends is an attacker's, and costs its own capture
-//! alone.
+//! Runs as a task of its own. It accepts every report at once and never waits for the client, so
+//! that an agent's stream is not held up. What an agent sends is untrusted, and can only harm its
+//! own capture.
 
 use super::agent_registry::{ConnectedAgent, Reported, SentCommand};
 use super::fanout::cancel_asked;

@@ -1,8 +1,7 @@
-//! Captures that are kept: what came of each, with its profile, in a file on the collector's own
-//! disk.
+//! Stored captures: the result of each, with its profile, in a file on the collector's own disk.
 //!
-//! They outlive who asked and the collector's restarts, up to an age, a size and a number; the
-//! oldest go first. Numbers of captures are never given twice, so that a link opens the capture
+//! They outlive their client and the collector's restarts, up to an age, a size and a number; the
+//! oldest are removed first. Ids of captures are never reused, so that a link opens the capture
 //! that it was made for, or none.
 
 use super::history::in_part;

@@ -1,5 +1,4 @@
-//! What control streams, captures over the fleet and their results may cost: bounds with what
-//! happens at each.
+//! Limits of control streams, captures over the fleet and their results, and what happens at each.
 
 use std::time::Duration;
 

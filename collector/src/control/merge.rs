@@ -1,7 +1,8 @@
-//! From the profiles of hosts to one: labels of hosts put on, times made to fit together, memory
-//! kept.
+//! Merges the profiles of hosts into one: adds the labels of hosts, aligns times, and bounds
+//! memory.
 //!
-//! Merging is work: it runs on a blocking thread, one host after the other, as they come.
+//! Merging takes CPU time, so it runs on a blocking thread, one host after the other, as they
+//! arrive.
 
 use super::limits::{CLOCK_SLACK_NS, MOMENT_BYTES, MOMENTS_MAX, RESULT_BYTES_MAX, TIMES_PART};
 use crate::ingest::limits::CLOCK_WARNING_NS;

@@ -11,9 +11,9 @@
 //! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ connected hosts)
 //! ```
 //!
-//! What came of a capture is kept in a file (`kept.rs`), which its link opens for everyone who may
-//! see it (`replay.rs`). No port is open on hosts. Every bound is in `limits.rs`; results of all
-//! fan-outs together have as much memory as one query (`memory.rs`).
+//! The result of a capture is stored in a file (`kept.rs`), which its link opens for everyone who
+//! may see it (`replay.rs`). Hosts need no open port. All limits are in `limits.rs`; the results of
+//! all fan-outs together may use as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod fanout;

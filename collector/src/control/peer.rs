@@ -1,8 +1,8 @@
-//! Another collector's hosts in a fan-out: those that are connected there, asked through it.
+//! Another collector's hosts in a fan-out: hosts that are connected there, captured through it.
 //!
-//! A task of its own, as a host's capture is (`host_capture.rs`). The other collector merges what
-//! its hosts answer, so that one profile comes for all of them, with the labels of hosts on it. It
-//! is asked by id and forwards nothing itself.
+//! Runs as a task of its own, as a host's capture does (`host_capture.rs`). The other collector
+//! merges the answers of its hosts, so one profile arrives for all of them, with the labels of
+//! hosts. The hosts are requested by id, and the other collector forwards nothing itself.
 
 use super::fanout::cancel_asked;
 use super::host_capture::{Event, Incoming, IncomingError, bounded, notices};

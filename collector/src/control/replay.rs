@@ -1,4 +1,4 @@
-//! Kept captures, asked for: the list, the profile of one, and its end.
+//! Calls on stored captures: the list, the profile of one, and its deletion.
 
 use super::Control;
 use super::kept::{KeptCaptures, shown};

@@ -1,8 +1,8 @@
-//! From a selector to hosts: those with samples of it in the last minutes that are connected, and
-//! what each of them is to capture.
+//! Finds the hosts for a selector: those that are connected and had matching samples in the last
+//! minutes, and what each of them should capture.
 //!
-//! Labels of a host itself (its name, and what its agent's configuration gives) are not on the
-//! samples that its agent takes: they are compared here and taken off. All other matchers go to the
+//! Labels of a host itself (its name, and those from its agent's configuration) are not on the
+//! samples that its agent takes: they are compared here and removed. All other matchers go to the
 //! agent.
 
 use super::agent_registry::{AgentRegistry, ConnectedAgent, host_label};

@@ -1,4 +1,4 @@
-//! Questions about kept profiles, and their answers.
+//! Queries on stored profiles, and their answers.
 
 use super::ReadError;
 use crate::query::{Failed, STALL_TIMEOUT, of_samples};

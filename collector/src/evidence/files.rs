@@ -1,13 +1,13 @@
-//! The files of one kind of evidence: one for each, in a directory of the collector alone.
+//! The files of one kind of evidence: one file each, in a directory used only by the collector.
 //!
-//! A file is a head (magic with version, sizes of the parts, what it is about, checksum) and the
-//! messages of its profiles, each with its part, lengths and checksum and packed by zstd. It is
-//! written beside and appears whole, by a rename. What is in a file is an agent's, so it is read as
-//! an attacker's though its checksums are right.
+//! A file is a head (magic with version, sizes of the parts, its facts, checksum) and the messages
+//! of its profiles, each with its part, lengths and checksum and packed by zstd. It is written
+//! under another name and appears complete, by a rename. Its content comes from an agent, so it is
+//! read as untrusted even though its checksums are right.
 //!
-//! Blocks on the disk. The index is locked for moments, never across a read or write of a file:
-//! threads that must not block look into it. Whoever changes which files there are is alone in that
-//! by a lock of its own.
+//! Blocks on the disk. The index is locked only briefly, never while a file is read or written,
+//! because threads that must not block read it. A separate lock ensures that only one thread at a
+//! time adds or removes files.
 
 use super::Facts;
 use super::format::{HEAD, MESSAGE_HEAD, damaged, encode_head, message_sum, read_head, words};

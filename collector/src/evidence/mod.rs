@@ -1,8 +1,8 @@
-//! Evidence that outlives what it is of: profiles with what they are about, in files on the
-//! collector's own disk, with every engine of the store.
+//! Evidence that outlives its source: profiles with facts about them, in files on the collector's
+//! own disk, independent of the store's engine.
 //!
-//! Pins of agents and captures over the fleet are kept so, each kind in a directory of its own.
-//! What differs between them is in [`Facts`].
+//! Pins of agents and captures over the fleet are stored this way, each kind in a directory of its
+//! own. Their differences are in [`Facts`].
 
 mod ask;
 mod files;

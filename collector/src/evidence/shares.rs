@@ -1,8 +1,8 @@
-//! Which files go when they take too much room: of the owner with the most their oldest, until all
-//! bounds hold.
+//! Decides which files to remove when they take too much room: the oldest of the owner with the
+//! most, until all limits hold.
 //!
-//! Takes n log n steps for n files, however many of them go: owners are kept in order by what they
-//! have, and each owner's files in order of age.
+//! Takes n log n steps for n files, however many are removed: owners are ordered by how much they
+//! have, and each owner's files by age.
 
 use super::files::Bounds;
 use std::collections::{BTreeSet, HashMap};

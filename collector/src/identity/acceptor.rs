@@ -1,11 +1,11 @@
-//! The port for other hosts: TLS before anything else, then the member's connection, for as long as
-//! it is one.
+//! The port for other hosts: TLS first, then the member's connection, for as long as the host is a
+//! member.
 //!
-//! A handshake has a few seconds, and where too many are under way the oldest gives way, so that
-//! those who never finish keep nobody out. Members, people and strangers have places of their own:
-//! whoever wants to enroll or to log in has half a minute. A connection becomes a person's with the
-//! first call that has a good token. It ends when its member is removed, when its certificate ends,
-//! and when nothing is called on it.
+//! A handshake has a few seconds. If too many are in progress, the oldest is dropped, so that peers
+//! that never finish keep nobody out. Members, people and strangers have separate places: a
+//! connection without a certificate or token has half a minute to enroll or log in. A connection
+//! becomes a person's with the first call that has a valid token. It ends when its member is
+//! removed, when its certificate expires, and when no calls are made on it.
 
 use super::outside::{Named, Outside};
 use super::registry::Refused;

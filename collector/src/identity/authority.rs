@@ -1,8 +1,8 @@
 //! The authority of the fleet: its key, its certificate, and what it signs.
 //!
-//! Made at the first start that listens for other hosts, in a directory of the collector alone. The
-//! key never leaves it. Collectors of one fleet have copies of the same two files. P-256
-//! throughout: browsers take no Ed25519.
+//! Created at the first start that listens for other hosts, in a directory used only by the
+//! collector. The key never leaves it. Collectors of one fleet have copies of the same two files.
+//! P-256 throughout: browsers do not accept Ed25519.
 
 use super::IdentityError;
 use super::outside::{ByName, Trusted};

@@ -1,8 +1,7 @@
-//! The gate of the port for other hosts: who calls, and whether they may. Hosts prove who they are
-//! by the certificate of their connection, people by a token with each call.
+//! The gate of the port for other hosts: identifies the caller and checks permissions. Hosts
+//! authenticate by the certificate of their connection, people by a token with each call.
 //!
-//! A call holds its place until its answer is complete. It ends before that when the token it came
-//! with does.
+//! A call holds its place until its answer is complete. It ends earlier if its token ends.
 
 use super::MemberPeer;
 use crate::access::{self, Caller, People, Person, Who};

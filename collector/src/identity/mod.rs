@@ -1,9 +1,9 @@
-//! Who the hosts of the fleet are: the authority that signs their certificates, the members, and
-//! the port on which they connect from elsewhere.
+//! The hosts of the fleet: the authority that signs their certificates, the members, and the port
+//! on which they connect from elsewhere.
 //!
-//! A host is a pinned key. Its certificate says which id the key stands for; the registry says
-//! whether it does today. Both are asked on every connection, so that a host that was removed is
-//! locked out at once, whatever its certificate says.
+//! A host is a pinned key. Its certificate says which id the key belongs to; the registry says
+//! whether it still does. Both are checked on every connection, so that a removed host is locked
+//! out at once, whatever its certificate says.
 
 mod acceptor;
 mod authority;

@@ -1,9 +1,8 @@
-//! Hosts whose certificates another authority signs: a company's, cert-manager's, SPIRE's.
+//! Hosts with certificates from another authority: a company's, cert-manager's, SPIRE's.
 //!
-//! Such a host has no invitation and no key that is pinned: it is who its certificate says, as a
-//! SPIFFE ID or by a name in DNS, and nobody else, whatever it says of itself. The authorities, and
-//! which of the names that they sign are hosts of this fleet, are the configuration's. Files are
-//! read again when they change.
+//! Such a host has no invitation and no pinned key: its identity is the SPIFFE ID or DNS name in
+//! its certificate, whatever it claims itself. The configuration lists the authorities, and which
+//! of the names that they sign are hosts of this fleet. The files are read again when they change.
 
 use super::IdentityError;
 use crate::config::outside::{DNS, HostNames, SPIFFE, is_domain, is_name, is_path};

@@ -1,8 +1,8 @@
-//! Who is a member of the fleet: hosts with their keys, and invitations, in a database of their
-//! own.
+//! The members of the fleet: hosts with their keys, and invitations, in a database of their own.
 //!
-//! A change is on the disk before anybody is told of it. Members are in memory as well, so that a
-//! connection asks no disk. A member that is removed is told to all its connections.
+//! A change is on disk before anybody is informed of it. Members are in memory as well, so that a
+//! connection does not wait for the disk. When a member is removed, all its connections are
+//! notified.
 
 use super::IdentityError;
 use super::authority::KeyHash;

@@ -1,4 +1,4 @@
-//! The calls about members: Enroll for hosts, the rest for those who run the fleet.
+//! The calls about members: Enroll for hosts, the rest for administrators.
 
 use super::authority::{KeyHash, SigningRequest};
 use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};

@@ -1,4 +1,5 @@
-//! The one way to the store: windows of all streams, grouped so that one call serves all that wait.
+//! The only path to the store: windows of all streams, grouped so that one call stores all that
+//! wait.
 
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;

@@ -1,7 +1,8 @@
-//! Who the hosts are: which have a stream open, what they last said, and what is odd about them.
+//! The known hosts: which have an open stream, what they last reported, and what is wrong with
+//! them.
 //!
-//! Streams tell at once, under a lock that is held for microseconds; the store is told by
-//! [`Hosts::flush`] from the upkeep's thread, which may block.
+//! Streams report at once, under a lock that is held for microseconds. [`Hosts::flush`] informs the
+//! store from the upkeep thread, which may block.
 
 use super::judge::{self, HostActivity, LastWindow, Listening, Verdict, Windows};
 use super::limits::{

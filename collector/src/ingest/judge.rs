@@ -1,10 +1,10 @@
-//! What is wrong with a host: what its agent says of itself, and what is seen from here. Pure: no
-//! clock, no store.
+//! Decides what is wrong with a host, from its agent's reports and from what the collector sees.
+//! Pure: no clock, no store.
 //!
-//! A host is blind when the host sends no usable samples while its agent is there; one that is not
-//! heard of at all is silent, which is a warning: from here a broken network looks the same. One
-//! that was blind when it was last heard of stays so until it is gone: that it died is no reason to
-//! end an alarm.
+//! A host is blind when it sends no usable samples although its agent is connected. A host that
+//! sends nothing at all is silent, which is a warning, because a broken network looks the same from
+//! here. A host that was blind when last heard of stays blind until it is gone: its death is no
+//! reason to end an alarm.
 
 use super::limits::{CLOCK_WARNING_NS, SILENT_FOR_NS, SILENT_MAX_NS, STOPPED_MAX_NS};
 use crate::store::{HostFacts, HostRecord};

@@ -1,4 +1,4 @@
-//! What one agent, and all together, may cost: bounds with what happens at each.
+//! Limits on what one agent, and all together, may cost, and what happens at each.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;

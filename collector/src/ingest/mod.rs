@@ -1,8 +1,8 @@
 //! IngestService: takes the windows of agents and acknowledges them when they are durable.
 //!
-//! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one
-//! bounded queue to one thread that calls the store (`batch.rs`). Every bound is in `limits.rs`;
-//! all that comes from an agent is checked in `window/` and, for frames, in `proto`.
+//! [`Ingest`] is the state shared by all streams. A stream is a task (`stream.rs`); windows go
+//! through one bounded queue to one thread that calls the store (`batch.rs`). All limits are in
+//! `limits.rs`; everything from an agent is checked in `window/` and, for frames, in `proto`.
 
 mod batch;
 mod hosts;

@@ -1,11 +1,11 @@
 //! One agent's stream, from its Hello to its end.
 //!
 //! Runs as one task, which never blocks: it reads, decodes, hands windows to the store's queue and
-//! writes answers. It does not read on while the queue is full, memory is short or too many windows
-//! wait for an answer, which is what slows an agent down.
+//! writes answers. It stops reading while the queue is full, memory is short or too many windows
+//! wait for an answer, which slows the agent down.
 //!
-//! While frames of one window are asked for, the windows behind it wait here: most of what they
-//! miss comes with the same answer.
+//! While frames of one window are requested, later windows wait here: most of what they lack comes
+//! with the same answer.
 
 use super::Ingest;
 use super::batch::{Answered, Job};

@@ -1,7 +1,7 @@
-//! What an ID token has to say, and what is taken from it.
+//! Checks the claims of an ID token and extracts what is used.
 //!
-//! Its signature is not looked at: it comes from the provider itself, over a connection whose
-//! certificate was checked, and never by way of a browser (OpenID Connect Core, 3.1.3.7, no. 6).
+//! Its signature is not checked: the token comes from the provider itself, over a connection with a
+//! verified certificate, and never through a browser (OpenID Connect Core, 3.1.3.7, no. 6).
 
 use super::provider::object;
 use crate::access::SIGN_IN_NAME_BYTES_MAX;

@@ -1,9 +1,10 @@
-//! Logging in with a provider of OpenID Connect: authorization code flow with PKCE.
+//! Login with an OpenID Connect provider: authorization code flow with PKCE.
 //!
-//! A browser is sent to the provider and comes back with a code, which the collector itself changes
-//! for a token at the provider. What a browser brings is believed only where it fits a login that
-//! was started in it (`pending.rs`); what the provider says, only where it is for that login
-//! (`claims.rs`). Groups become a role and a scope by rules; who is in none is refused.
+//! A browser is sent to the provider and comes back with a code, which the collector itself
+//! exchanges for a token. The browser's data is accepted only if it belongs to a login that was
+//! started in the same browser (`pending.rs`); the provider's data only if it is for that login
+//! (`claims.rs`). Rules map groups to a role and a scope; somebody without a matching group is
+//! rejected.
 
 mod claims;
 mod http;

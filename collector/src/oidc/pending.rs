@@ -1,5 +1,5 @@
-//! Keeps logins that were started and have not come back: each once, for a while, for the browser
-//! that started it.
+//! Keeps logins in progress: each can be completed once, within a time limit, by the browser that
+//! started it.
 
 use crate::access::{Hash, SECRET_BYTES, hash, network, secret};
 use crate::sync::lock;

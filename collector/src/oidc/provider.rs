@@ -1,5 +1,4 @@
-//! What a provider says of itself, which is asked for when somebody first wants to log in, and kept
-//! for a while.
+//! The metadata of a provider, which is requested at the first login and cached for a while.
 
 use super::http::{Client, Question};
 use crate::config::provider_url;

@@ -1,4 +1,4 @@
-//! Bounds what one host may upload on one day of UTC.
+//! Bounds what one host may upload per day of UTC.
 
 use super::limits::{HOST_PINS_PER_DAY_MAX, HOSTS_PER_DAY_MAX};
 use crate::metrics::Metrics;

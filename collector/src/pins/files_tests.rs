@@ -1,4 +1,4 @@
-//! Files of pins, on disks that misbehave and with bytes of strangers.
+//! Tests files of pins, on disks that misbehave and with hostile bytes.
 
 use super::*;
 use crate::evidence::{Bounds, KeepError, OpenError, ProfileKind, ReadError};

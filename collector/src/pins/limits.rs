@@ -1,4 +1,4 @@
-//! What pins of agents may cost: bounds with what happens at each.
+//! Limits of pins, and what happens at each.
 
 use std::time::Duration;
 

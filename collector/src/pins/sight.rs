@@ -1,10 +1,10 @@
 //! Decides what somebody with a scope may see of a pin.
 //!
-//! A pin has all that ran on its host, with all labels but the host's. When the whole host is in
-//! the scope, all of the pin is shown. Otherwise only the samples in the scope are shown, and the
-//! pin is listed only when it has some. What the trigger saw is shown when all samples of its
-//! cgroup are in the scope. To find that out, the pin's samples are read, and the outcome is
-//! remembered.
+//! A pin has everything that ran on its host, with all labels except the host's. If the complete
+//! host is in the scope, all of the pin is shown. Otherwise only the samples in the scope are
+//! shown, and the pin is listed only if it has some. What the trigger saw is shown if all samples
+//! of its cgroup are in the scope. To find that out, the pin's samples are read, and the result is
+//! cached.
 
 use super::Inner;
 use crate::access::{Caller, Scope};

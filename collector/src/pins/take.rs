@@ -1,4 +1,4 @@
-//! Takes one pin of an agent: checks what it says, writes it, and sees that it is a profile.
+//! Receives one pin of an agent: checks its head, writes it, and verifies that it is a profile.
 
 use super::Inner;
 use super::admission::Admitted;

@@ -1,4 +1,4 @@
-//! Answers of the store as messages, within the size that clients take.
+//! Converts answers of the store to messages, within the size that clients accept.
 
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};

@@ -1,4 +1,4 @@
-//! Two selections against each other by function, and how sure each change is.
+//! Compares two selections by function, and says how certain each change is.
 
 use super::spread::{self, Certainty, Parts};
 use super::{Failed, units};

@@ -1,8 +1,8 @@
-//! Answers that wait to be read: how many, and how much memory they hold together.
+//! Bounds answers that wait to be read: their number and their total memory.
 //!
-//! A query that runs has `query.memory_mib` to itself, in one of `query.concurrent` places. What it
-//! answers leaves that place and is held here until its client has read it; all that is held
-//! together has as much again as one query. So slow readers keep each other out, never a query.
+//! A running query may use `query.memory_mib`, in one of `query.concurrent` places. Its answer
+//! leaves that place and is held here until its client has read it; all held answers together may
+//! use as much memory as one query. So slow readers can keep each other waiting, but never a query.
 
 use super::Queries;
 use crate::memory::{MemoryPool, Reservation};

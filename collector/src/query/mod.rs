@@ -1,9 +1,9 @@
-//! QueryService: what the fleet's memory is asked, over any store.
+//! QueryService: answers queries, on any store.
 //!
 //! A call checks its request, waits for one of a few places, and runs on a blocking thread with a
-//! deadline and a flag that is set when its client goes away. Answers that stream are held in
-//! memory until they are read, in places of their own (`held.rs`). The same calls serve gRPC,
-//! gRPC-Web and downloads.
+//! deadline and a flag that is set when its client disconnects. Streamed answers are held in memory
+//! until they are read, in places of their own (`held.rs`). The same calls serve gRPC, gRPC-Web and
+//! downloads.
 
 mod answer;
 mod cgroups;

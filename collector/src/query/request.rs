@@ -1,4 +1,4 @@
-//! What clients ask, checked: selections, ranges and steps.
+//! Checks queries of clients: selections, ranges and steps.
 
 use crate::store::{StoreError, TimeRange};
 use profile::{FrameFilter, GroupBy, Query, Selector};

@@ -1,10 +1,10 @@
-//! The store as somebody may see it: the one way from a question to what is stored.
+//! The store as seen by a caller: every query to it goes through here.
 //!
-//! [`Guarded`] holds the store and gives nobody at hand but a [`ScopedStore`], which adds the
-//! caller's scope to every question. An answer is the one that somebody without a scope gets who
-//! writes the scope into the selector, less what is told of hosts as a whole: gaps, counts and
-//! steps are of hosts that are in the scope or have samples in it, and what was missed while
-//! sampling, and what whole hosts took, only of hosts that are in it as a whole.
+//! [`Guarded`] holds the store and only gives out a [`ScopedStore`], which adds the caller's scope
+//! to every query. The answer equals that for a caller without a scope who writes the scope into
+//! the selector, with less information about complete hosts: gaps, counts and steps cover only
+//! hosts that are in the scope or have samples in it; what was missed while sampling, and the
+//! totals of hosts, cover only hosts that are entirely in it.
 
 use crate::access::{Caller, Scope};
 use crate::store::query::prune;

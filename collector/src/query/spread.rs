@@ -1,8 +1,8 @@
-//! How sure a change of a share is, from how much the share moves within each side.
+//! How certain a change of a share is, from how much the share varies within each side.
 //!
-//! The binomial error of [`profile::CostDiff`] takes samples as independent. Those of a fleet are
-//! not: load comes and goes, a job runs in one minute and not in the next, so of millions of
-//! samples every row would be certain. Here each side's range is cut into parts of equal length,
+//! The binomial error of [`profile::CostDiff`] assumes independent samples. Those of a fleet are
+//! not: load comes and goes, a job runs in one minute and not in the next, so with millions of
+//! samples every row would look certain. Here each side's range is cut into parts of equal length,
 //! and the variance of a share is that of a ratio over these parts (cluster sampling, linearized):
 //!
 //! ```text
@@ -10,11 +10,11 @@
 //! variance = n ÷ (n − 1) × Σ (wᵢ − share × Wᵢ)² ÷ (Σ Wᵢ)²
 //! ```
 //!
-//! It is never taken below the binomial one. A row is significant when its two-sided p-value, of
+//! It is never taken below the binomial one. A row is significant if its two-sided p-value, from
 //! Student's t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over
-//! all rows: of the rows that are marked, at most one in twenty is chance. What differs from host
-//! to host all the time is the same on both sides and no error; where the sides are of different
-//! hosts, it is not seen here.
+//! all rows: of the marked rows, at most one in twenty is chance. A permanent difference between
+//! hosts is the same on both sides and adds no error; if the sides have different hosts, it is not
+//! detected here.
 
 use super::chance::{discoveries, two_sided};
 use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};

@@ -1,9 +1,9 @@
-//! In which unit the weights of each host are: CPU time, or cycles of hosts that count those; and
-//! one unit for what is compared or added up.
+//! The unit of each host's weights: CPU time, or cycles if a host counts those; and one unit for
+//! everything that is compared or added up.
 //!
-//! The store keeps units by series, not by host. Where all hosts send CPU time, as nearly all
-//! fleets do, what they sent last is the answer; otherwise the store is asked whether the range has
-//! one unit.
+//! The store has units by series, not by host. If all hosts send CPU time, as in nearly all fleets,
+//! the unit they sent last is the answer; otherwise the store is asked whether the range has one
+//! unit.
 
 use super::Failed;
 use crate::ingest::Hosts;

@@ -1,4 +1,4 @@
-//! The listeners of the page: what each is called, whom it lets in, and how it speaks TLS.
+//! The listeners of the page: their names, who is let in, and their TLS settings.
 
 use super::{Addresses, ServeError};
 use crate::access::{PageAddress, People, Role};

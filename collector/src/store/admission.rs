@@ -1,5 +1,5 @@
-//! What every engine does with a window before it stores it: whether it can be taken at all, which
-//! labels are of its host, and what the kernel accounts below each cgroup.
+//! Steps common to all engines before a window is stored: whether it can be accepted, which labels
+//! belong to its host, and what the kernel accounts below each cgroup.
 
 use super::{LabelSet, NewWindow};
 use profile::key;

@@ -1,4 +1,4 @@
-//! How windows come together before a store is called.
+//! Groups windows before a store is called.
 
 use std::time::Duration;
 

@@ -1,5 +1,5 @@
-//! Which host is connected to which collector, where several share a store: a notice board, no
-//! storage of windows.
+//! Records which host is connected to which collector, if several share a store. It stores no
+//! windows.
 
 use super::{Limits, StoreError};
 use std::collections::BTreeMap;

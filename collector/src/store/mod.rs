@@ -1,10 +1,10 @@
-//! What a store of windows is, by what its users may do: [`WindowSink`] takes windows,
-//! [`StoreQueries`] answers, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] says how
-//! it does. Two engines are behind them: `embedded`, which needs nothing installed, and
-//! `clickhouse`. Nothing outside their folders knows an engine.
+//! Defines a store of windows by its interfaces: [`WindowSink`] accepts windows, [`StoreQueries`]
+//! answers queries, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] reports its state.
+//! There are two engines: `embedded`, which needs nothing installed, and `clickhouse`. Nothing
+//! outside their folders depends on an engine.
 //!
-//! All calls block, on disk or network, and come from several threads at once. Times are wall time
-//! of the collector's callers: a store has no clock of its own.
+//! All calls block, on disk or network, and may come from several threads at once. Callers pass
+//! wall time: a store has no clock of its own.
 
 mod admission;
 mod batching;

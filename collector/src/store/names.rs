@@ -1,4 +1,4 @@
-//! Names that agents could not give, as an engine asks for them while it makes an answer.
+//! Names that agents could not find, as an engine requests them while it builds an answer.
 
 use super::Limits;
 use profile::{Dictionary, FrameId, NameSource, Place};

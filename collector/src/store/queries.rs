@@ -1,4 +1,4 @@
-//! The way out: what may be asked of stored windows.
+//! The interface for queries of stored windows.
 
 use super::{
     AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError,

@@ -1,4 +1,4 @@
-//! What a store answers with, and the limits an answer is held to.
+//! The answers of a store, and their limits.
 
 use super::{HostKey, LabelSet, TimeRange};
 use profile::{Coverage, NamedLater, Quality, Selector, Value, key};

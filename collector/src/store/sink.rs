@@ -1,4 +1,4 @@
-//! The way in: windows, and what is known of their hosts.
+//! The interface for writing: windows, and facts about their hosts.
 
 use super::{BatchPolicy, Defined, HostRecord, NewWindow, PushOutcome, StoreError};
 use profile::Dictionary;

@@ -1,4 +1,4 @@
-//! What is pushed into a store: windows of hosts, and what is known of the hosts.
+//! Windows of hosts as they are pushed into a store, and facts about the hosts.
 
 use super::MissingStacks;
 use crate::sync::lock;

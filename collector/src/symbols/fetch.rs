@@ -1,7 +1,7 @@
-//! Asks debuginfod servers for builds that answers had no names for, one at a time, on a thread of
-//! its own.
+//! Requests builds without known names from debuginfod servers, one at a time, on a thread of its
+//! own.
 //!
-//! No answer waits for it: what it brings is in the next one.
+//! No answer waits for it; the next answer uses what it fetched.
 
 use super::{INCOMING, Inner};
 use debuginfod::{FetchOutcome, Servers};

@@ -1,7 +1,7 @@
 //! The functions of known builds, in one SQLite database: found by build id and address.
 //!
-//! Within a bound on disk. What was fetched can be fetched again, so it goes first, and what was
-//! used longest ago before the rest; what people uploaded goes only for other uploads.
+//! Its size on disk is bounded. Fetched tables can be fetched again, so they are removed first,
+//! least recently used before others; uploaded tables are removed only for other uploads.
 
 use super::extract::Functions;
 use crate::store::Found;

@@ -1,5 +1,5 @@
-//! Who asks over HTTP, on a listener that asks: somebody with a token, with a session, or whoever a
-//! trusted proxy says it is. Sessions come from a token, a link, or a provider of identities.
+//! Identifies the caller over HTTP, on a listener with logins: by token, by session, or by what a
+//! trusted proxy says. Sessions come from a token, a link, or an identity provider.
 
 use crate::access::{Caller, PROXIED, People, Person, Role};
 use crate::oidc::Oidc;

@@ -1,11 +1,10 @@
 //! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
 //!
-//! FORMAT is how files of it end (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`, `json`,
-//! `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the text form
-//! of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when
-//! they are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a
-//! frame filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between
-//! them.
+//! FORMAT is the file extension of the format (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`,
+//! `json`, `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the
+//! text form of a selector; `from` and `to` are nanoseconds since the Unix epoch, and mean the same
+//! as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a frame
+//! filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 

@@ -1,9 +1,9 @@
 //! The HTTP listener: the page, QueryService, CaptureService, PinService and AnnotationService over
 //! gRPC-Web, downloads, annotations as JSON, `/metrics` and `/healthz`.
 //!
-//! HTTP/1.1: on loopback without logins, elsewhere with TLS and a door (`door.rs`). No answer goes
-//! to pages of other sites (`guard.rs`); connections are bounded, and the oldest makes room when
-//! there are too many.
+//! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
+//! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
+//! closed when there are too many.
 
 mod annotations;
 mod capture_file;

@@ -1,4 +1,4 @@
-//! The page's files, which the program carries.
+//! The page's files, which are embedded in the program.
 
 use super::compress;
 use crate::sync::lock;

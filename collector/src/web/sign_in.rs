@@ -1,4 +1,4 @@
-//! Logging in to the page with a provider of identities: to it, and back from it.
+//! Login to the page with an identity provider: the redirect to it, and the return from it.
 
 use super::door::{Door, named_cookie, set_cookie, set_named_cookie};
 use super::{Peer, Site, login, plain};

@@ -1,5 +1,5 @@
-//! How the page speaks TLS: with the operator's own certificate, which is read again when its file
-//! changes, else with one that the fleet's authority signs.
+//! TLS of the page: with the operator's own certificate, which is read again when its file changes,
+//! else with one that the fleet's authority signs.
 
 use crate::identity::Fleet;
 use crate::reread::{Looks, Reread};

@@ -1,4 +1,4 @@
-//! What of an agent's words, times and sums is kept, and which are refused.
+//! Bounds an agent's words, times and sums: what is kept, and what is rejected.
 
 use super::Fault;
 use crate::ingest::limits::{

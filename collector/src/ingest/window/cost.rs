@@ -1,4 +1,4 @@
-//! What a part of a window will cost in memory, before it is taken.
+//! Computes what a part of a window will cost in memory, before it is accepted.
 
 use crate::store::{LabelSet, Row, WindowAccount};
 use proto::collector as wire;

@@ -1,4 +1,4 @@
-//! How an agent breaks the protocol.
+//! Violations of the protocol by an agent.
 
 /// The agent breaks the protocol; its stream ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

@@ -1,9 +1,8 @@
-//! From the parts of an agent's stream to windows of the store.
+//! Decodes the parts of an agent's stream to windows of the store.
 //!
-//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id.
-//! Faults of the protocol are a [`Fault`] and end the stream; a window that is well formed but
-//! cannot be kept is [`Decoded::Refused`], so that its agent gives up that window and not all after
-//! it.
+//! A [`Decoder`] has the state that a stream keeps between windows: label sets and stacks by id. A
+//! violation of the protocol is a [`Fault`] and ends the stream. A well-formed window that cannot
+//! be stored is [`Decoded::Refused`], so that its agent drops that window and not all later ones.
 
 mod bounds;
 mod cost;

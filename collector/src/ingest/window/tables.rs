@@ -1,4 +1,4 @@
-//! What a stream carries from window to window: label sets and stacks by id.
+//! The state that a stream keeps between windows: label sets and stacks by id.
 
 use super::Fault;
 use crate::memory::Reservation;

@@ -1,4 +1,4 @@
-//! Which functions of a service that changed did so.
+//! Finds which functions of a changed service changed.
 
 use super::Row;
 use crate::query::Failed;

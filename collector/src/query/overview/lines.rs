@@ -1,4 +1,4 @@
-//! Cores over time by service and host, as both sides of a comparison have them.
+//! Cores over time by service and host, for both sides of a comparison.
 
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;

@@ -1,7 +1,7 @@
-//! What changed: a range against a baseline, by service and host, and by function where a service
-//! changed. Data flows one way: both sides are read as cores by step (`lines`), each line is held
-//! against its baseline (`shift`), hosts against their peers (`peers`), and of services that
-//! changed the functions are compared (`functions`).
+//! Compares a range with a baseline by service and host, and by function where a service changed.
+//! Data flows one way: both sides are read as cores by step (`lines`), each line is compared with
+//! its baseline (`shift`), hosts with their peers (`peers`), and for services that changed the
+//! functions are compared (`functions`).
 
 mod functions;
 mod lines;

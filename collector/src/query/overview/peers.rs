@@ -1,4 +1,4 @@
-//! Hosts that run more or less of a service than the others do.
+//! Finds hosts that run more or less of a service than the others.
 
 use super::lines::{Side, mean};
 use std::collections::BTreeMap;

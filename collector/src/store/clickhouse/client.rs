@@ -1,4 +1,4 @@
-//! Statements over HTTP: parameters, limits, giving up, and what an error means.
+//! Sends statements over HTTP: parameters, limits, cancellation, and the meaning of errors.
 
 use super::Options;
 use crate::store::{Limits, StoreError};

@@ -1,5 +1,5 @@
-//! Which host is connected to which collector: announced by each of them every few seconds, read
-//! when hosts are selected.
+//! Records which host is connected to which collector: each collector writes it every few seconds,
+//! and it is read when hosts are selected.
 //!
 //! The newest row of a host counts. Rows are small, written for all hosts of a collector in one
 //! insert, and gone after a day.

@@ -1,4 +1,4 @@
-//! What hosts did in and around a range, and what is known of them.
+//! The activity of hosts in and around a range, and what is known of them.
 
 use super::client::{Client, Fault, Statement};
 use super::keys::{NS_PER_S, Span};

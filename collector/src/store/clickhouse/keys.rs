@@ -1,5 +1,4 @@
-//! Names of things in the database: 64-bit keyed hashes, and the steps of time that rows are kept
-//! by.
+//! Keys in the database: 64-bit keyed hashes, and the time steps by which rows are stored.
 
 use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};

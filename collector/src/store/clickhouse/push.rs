@@ -1,4 +1,5 @@
-//! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
+//! Converts pushed windows to rows: which are rejected, which are stored already, and which stacks
+//! are missing.
 
 use super::client::{Client, Fault, Statement};
 use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};

@@ -1,8 +1,8 @@
-//! What is dropped for its age: days of tables, each at the age of its level.
+//! Drops data by age: days of tables, each at the age of its level.
 //!
-//! Samples go first, and only when the rollups of their day have all of them: rollups see repeats
-//! of inserts and cannot be corrected later. A day that lacks something keeps its samples for as
-//! long as anything is kept of it.
+//! Samples are dropped first, and only if the rollups of their day include all of them: rollups
+//! detect repeated inserts and cannot be corrected later. If a day is incomplete there, its samples
+//! are kept as long as anything of it is kept.
 
 use super::ClickHouseStore;
 use super::client::{Fault, Statement};

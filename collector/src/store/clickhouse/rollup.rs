@@ -1,4 +1,4 @@
-//! Which table answers: the samples, or a rollup by service where it is exact.
+//! Chooses the table for a query: the samples, or a rollup by service if it is exact.
 
 use super::SERVICE_LABELS;
 use super::client::{Client, Fault, Statement};

@@ -1,18 +1,18 @@
-//! The tables, made and brought up to date by whichever collector comes first.
+//! The tables, created and migrated by whichever collector comes first.
 //!
-//! Every statement of a migration does nothing when it was done before, so any number of collectors
-//! may run them at once and a collector that ends half-way is followed by one that ends the work.
+//! Every statement of a migration has no effect if it was done before. So any number of collectors
+//! may run them at once, and if one ends half-way, the next one completes the work.
 //!
-//! What keeps counts exact. `windows` says what is stored: a window counts when its row is there,
-//! and its row is written last. Rows of samples carry an origin, which with the step names their
-//! window; a window written twice gives equal rows under equal keys, of which the engine keeps one:
-//! at once where a query reads with FINAL, on disk when it merges. So no insert has to be exactly
-//! once, and no collector has to know of another. FINAL and the look at `windows` are left out
-//! while the samples of the range are as many as its windows say, before the reading and after it.
-//! The rollups are fed by materialized views. An insert that is repeated as it was adds nothing to
-//! them, by its token; windows that come again in another company do. So each of their rows counts
-//! the rows it was made of, and a rollup answers for an hour only while it has as many as the
-//! windows of the hour say.
+//! How counts stay exact: `windows` says what is stored. A window counts if its row exists, and its
+//! row is written last. Rows of samples have an origin, which together with the step identifies
+//! their window. A window written twice gives equal rows with equal keys, of which the engine keeps
+//! one: at once in queries with FINAL, on disk when it merges. So no insert has to happen exactly
+//! once, and collectors need not know of each other. FINAL and the check of `windows` are left out
+//! if the number of samples in the range equals the number that its windows state, before the
+//! reading and after it. Materialized views feed the rollups. Repeating an identical insert adds
+//! nothing to them, because of its token; windows that are inserted again in a different batch do
+//! add. So each of their rows counts the rows it was made from, and a rollup answers for an hour
+//! only if it has as many as the windows of the hour state.
 
 use super::client::{Client, Fault};
 use super::keys::Keys;

@@ -1,7 +1,7 @@
-//! From selectors and groupings to SQL that selects exactly the same.
+//! Translates selectors and groupings to SQL that selects exactly the same.
 //!
-//! Equality and subtrees are asked of the engine. Regular expressions are matched here, against the
-//! values that the label has, because two engines for them differ in what `\w` and the like mean.
+//! The engine evaluates equality and subtrees. Regular expressions are matched here, against the
+//! label's values, because the two regex engines differ in what `\w` and the like mean.
 
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::Span;

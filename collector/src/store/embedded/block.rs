@@ -7,7 +7,7 @@
 //! - times: when the windows started, and for each stack in which of them it was and how often.
 //!   What the last of them has follows from the total and is not written.
 //!
-//! A weight is written as what it has more than count × period: nothing at all where that is zero
+//! A weight is written as its difference from count × period; nothing is written if that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
 
 mod packed;

@@ -1,4 +1,5 @@
-//! What all parts of the store know: its directory, its partitions, its hosts, and what is wrong.
+//! State shared by all parts of the store: its directory, its partitions, its hosts, and its
+//! problems.
 //!
 //! Nothing here writes to the log or to a partition's file.
 

@@ -1,6 +1,6 @@
-//! Bytes on disk: varints, and sections that carry their length and a checksum.
+//! Encodes bytes on disk: varints, and sections with their length and a checksum.
 //!
-//! What is read may be anything: every reader checks lengths before it allocates and reports
+//! What is read may be anything, so every reader checks lengths before it allocates, and returns
 //! [`Corrupt`] instead of guessing.
 
 use zstd::bulk::{Compressor, Decompressor};

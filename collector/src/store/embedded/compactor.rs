@@ -1,8 +1,8 @@
-//! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up
-//! by service, and old partitions are downsampled.
+//! Maintains partitions as they age: closed chunks become one part, closed hours are summed by
+//! service, and old partitions are downsampled.
 //!
-//! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock
-//! that flushes need: a slice ends after [`SLICE`], however much is left.
+//! The caller of `maintain` does it in slices, after flushing and outside the lock that flushes
+//! need: a slice ends after [`SLICE`], however much is left.
 
 use super::compact::Compaction;
 use super::downsample::{Downsampling, Written};

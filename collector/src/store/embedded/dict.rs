@@ -1,11 +1,11 @@
-//! The dictionary of one partition: what its dense ids mean.
+//! The dictionary of one partition, which gives its dense ids their meaning.
 //!
-//! Everything only grows, so an id that was read once stays valid, and what was added between two
-//! [`DictVersion`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with
+//! It only grows, so an id that was read once stays valid, and what was added between two
+//! [`DictVersion`]s can be written as one [`delta`](Dict::put_delta): to the write-ahead log with
 //! the window that needs it, and to the partition's file with the blocks that do. Applying a delta
 //! that is partly known already changes nothing, so a record may be replayed over a file that has
-//! it. Contents of stacks are sixteen bytes each that no compression makes fewer: the file has
-//! them, the log has not, and they are computed again when it is replayed.
+//! it. Content ids of stacks are sixteen incompressible bytes each: the file has them, the log does
+//! not, and they are computed again during replay.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_u64};
 use super::dict_version::DictVersion;

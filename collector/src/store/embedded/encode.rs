@@ -1,8 +1,8 @@
-//! From the table of a chunk to what is written in a partition's file: blocks and heads of groups,
-//! the rollup by service, and what is kept of windows.
+//! Encodes the table of a chunk for a partition's file: blocks and heads of groups, the rollup by
+//! service, and the data of windows.
 //!
-//! Heads say what each series adds up to, in the whole chunk and in each window, so that lines over
-//! time need no block. Heads of many groups share a row, because most are short.
+//! Heads have the sum of each series, for the complete chunk and for each window, so that lines
+//! over time need no block. Heads of many groups share a row, because most are short.
 
 pub mod again;
 

@@ -1,9 +1,9 @@
-//! Which hosts were there when, over all partitions: what a push or a query must know of partitions
-//! that it has no other reason to read.
+//! An index of which hosts were present when, over all partitions. Pushes and queries use it for
+//! partitions that they otherwise need not read.
 //!
-//! Every stored window is added, and what partitions that are removed had is cut out. The size
-//! follows the boots of hosts and their interruptions, not how long data is kept: a host that runs
-//! for a year without a gap has one span and one run of numbers.
+//! Every stored window is added, and removed partitions are cut out. The size depends on the boots
+//! of hosts and their interruptions, not on the retention: a host that runs for a year without a
+//! gap has one span and one run of numbers.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
 use super::host_state::{HostState, decode_labels, encode_labels};

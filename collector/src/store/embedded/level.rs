@@ -1,4 +1,4 @@
-//! How fine the data of a partition is: a partition is downsampled as one when it gets older.
+//! The resolution of a partition's data: a partition is downsampled as a unit when it gets older.
 //!
 //! The level is in the name of the partition's file, so that a rename is what downsamples it.
 

@@ -1,4 +1,5 @@
-//! What was pushed and is not in a partition's file yet, packed as the write-ahead log has it.
+//! Windows that were pushed but are not in a partition's file yet, packed as in the write-ahead
+//! log.
 //!
 //! A window is prepared once: its rows become bytes that go into the log's record and from there,
 //! unchanged, into the table of its chunk. Readers take copies of what they need.

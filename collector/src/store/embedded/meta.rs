@@ -1,5 +1,5 @@
-//! What is kept of windows beside their samples: time, quality and the kernel's accounting, window
-//! by window and added up by host and chunk of time.
+//! Metadata of windows besides their samples: time, quality and the kernel's accounting, per window
+//! and summed by host and chunk of time.
 
 use super::block::{Sum, decode_sum, encode_sum};
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};

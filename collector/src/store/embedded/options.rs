@@ -1,4 +1,4 @@
-//! What an operator may set, and why the store could not be opened.
+//! Options of the operator, and reasons why the store could not be opened.
 
 use super::level::Level;
 use std::path::PathBuf;

@@ -1,4 +1,4 @@
-//! One partition while the store is open: its file, its dictionary, and what is not in the file
+//! One partition while the store is open: its file, its dictionary, and the windows not in the file
 //! yet.
 //!
 //! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is

@@ -1,4 +1,4 @@
-//! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
+//! Prepares a pushed window for the log: checks it, and looks up or adds dense ids.
 
 use super::block::{Entry, Sum};
 use super::catalog::Catalog;

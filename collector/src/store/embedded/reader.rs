@@ -1,5 +1,5 @@
-//! The way out: what queries share. They read partitions through [`Catalog`] and name what they
-//! found; what they loaded stays in memory as far as it fits.
+//! Reading for queries: state that they share. They read partitions through [`Catalog`] and name
+//! the results; what they loaded stays in memory as far as it fits.
 
 use super::catalog::Catalog;
 use super::dict::Dict;

@@ -1,8 +1,7 @@
-//! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer
-//! runs.
+//! All readers of the store's files, as functions of bytes alone, for the fuzzer.
 //!
-//! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends,
-//! holds no more than a multiple of what it was given, and says `Corrupt` instead of panicking.
+//! The files are the store's own, but a disk may return anything. Whatever it returns, a reader
+//! ends, holds no more than a multiple of its input, and returns `Corrupt` instead of panicking.
 
 use super::block::{Block, each_row};
 use super::codec::{Reader, SectionReader, SectionWriter};

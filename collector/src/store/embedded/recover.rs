@@ -1,4 +1,4 @@
-//! Opening a directory: its lock and its partitions, before the log is replayed over them.
+//! Opens a directory: its lock and its partitions, before the log is replayed over them.
 
 use super::EmbeddedStore;
 use super::catalog::Catalog;

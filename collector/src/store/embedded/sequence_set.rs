@@ -1,10 +1,10 @@
-//! Which windows of a boot of a host are there, by their numbers.
+//! The set of stored windows of one boot of a host, by their numbers.
 //!
-//! Agents number windows by the time since boot at which they start, in nanoseconds, so numbers are
-//! a window's length apart, from another offset with each start of an agent. Kept are therefore
-//! runs of equal distance: one for each start of the agent and for each window that was late,
-//! whatever the number of windows. A set of ranges would hold every window of every host for as
-//! long as its partition is kept.
+//! Agents number windows by their start, in nanoseconds since boot, so numbers are a window's
+//! length apart, with another offset after each start of an agent. So the set stores runs of equal
+//! distance: one for each start of the agent and for each late window, whatever the number of
+//! windows. A set of ranges would hold every window of every host for as long as its partition is
+//! kept.
 
 use super::codec::{Corrupt, Reader, encode_u64};
 use std::collections::BTreeMap;

@@ -1,9 +1,9 @@
-//! What a file keeps of the windows of a chunk: a summary of the chunk, and what it is made of.
+//! The data in a file about the windows of a chunk: a summary of the chunk, and its parts.
 //!
-//! Three sections: the summary of the whole chunk; windows one by one; and, where data is
-//! downsampled, summaries of parts of the chunk instead of windows, with their starts. Either of
-//! the last two may be empty, so what an agent brings late stands beside what was downsampled
-//! before.
+//! There are three sections: the summary of the complete chunk; the windows one by one; and, where
+//! data is downsampled, summaries of parts of the chunk instead of windows, with their starts.
+//! Either of the last two may be empty, so windows that arrive late are stored next to what was
+//! downsampled before.
 
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_u64};
 use super::level::Level;

@@ -1,14 +1,14 @@
-//! Records in the order they were written, in a folder of segments: what a log is made of.
+//! A log: records in the order they were written, in a folder of segments.
 //!
-//! A segment is named by its first record, and says which record it follows and of which generation
-//! of ids it is. A record is its length, a checksum, its number and its payload. Records are
-//! numbered in order, so a tail that was torn by a crash ends the log and nothing that follows by
-//! accident is believed. A batch of records is written and synced as one. A batch that could not be
-//! written is cut off again and fails as a whole: nothing of it was acknowledged.
+//! A segment is named by its first record, and says which record it follows and which generation of
+//! ids it uses. A record is its length, a checksum, its number and its payload. Records are
+//! numbered in order, so the log ends at a record torn by a crash, and nothing after it is accepted
+//! by accident. A batch of records is written and synced as one. A batch that could not be written
+//! is cut off again and fails completely: nothing of it was acknowledged.
 //!
-//! Damage in the middle costs the records that it hit: reading goes on with the next record, or the
-//! next segment, and what is missing is counted. A segment of which something could not be used is
-//! kept next to the log's folder as `FOLDER-NUMBER.wal.unusable`, for people.
+//! Damage in the middle costs only the damaged records: reading continues with the next record, or
+//! the next segment, and missing records are counted. A segment that could not be used completely
+//! is kept next to the log's folder as `FOLDER-NUMBER.wal.unusable`, for people.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};

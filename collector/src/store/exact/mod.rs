@@ -1,21 +1,21 @@
-//! Sums of weights that do not overflow: a store over another one, of either engine.
+//! Sums of weights that do not overflow: a store on top of another one, with either engine.
 //!
-//! An engine adds weights up in 64 bits and stops at the largest number, which in nanoseconds is
-//! 584 CPU-years: 1,000 hosts of 16 busy CPUs pass it in two weeks. An answer that does, or that
-//! passes what signed readers take (292), is told here in the coarser unit of its weights
+//! An engine adds weights in 64 bits and stops at the largest number, which in nanoseconds is 584
+//! CPU-years: 1,000 hosts of 16 busy CPUs exceed it in two weeks. If an answer does, or exceeds
+//! what signed readers can hold (292), it is given in the coarser unit of its weights
 //! ([`profile::unit`]): microseconds hold 292,000 CPU-years, 1,000 such hosts for 18 years.
 //!
-//! A sum that stopped at the largest number says nothing about the real one. So the engine is asked
-//! again, for parts of the range that are short enough for exact sums. Each weight of a part is
-//! rounded to the coarser unit, and the parts are added up: a row is off by at most half a
-//! microsecond for each part. What is not a sum of weights (hosts, gaps, windows, steps covered) is
-//! taken from the first answer, because a host that is in two parts is still one host. Under steady
-//! load the range is read less than three times in all.
+//! A sum that stopped at the largest number says nothing about the real one. So the engine is
+//! queried again, for parts of the range that are short enough for exact sums. Each weight of a
+//! part is rounded to the coarser unit, and the parts are added up: a row is wrong by at most half
+//! a microsecond per part. What is not a sum of weights (hosts, gaps, windows, steps covered) is
+//! taken from the first answer, because a host in two parts is still one host. Under steady load
+//! the range is read less than three times in total.
 //!
-//! The caller's limits hold for the whole: the deadline is one, and a part may take the memory that
-//! the sum has left. Parts end at whole hours, which all rollups have, so that engines neither
-//! widen them nor count anything twice. A sum that overflows within an hour, which needs five
-//! million busy CPUs, stays at the largest number and the answer says so.
+//! The caller's limits apply to all parts together: there is one deadline, and a part may use the
+//! memory that the sum has left. Parts end at full hours, which all rollups have, so that engines
+//! neither widen them nor count anything twice. A sum that overflows within an hour, which needs
+//! five million busy CPUs, stays at the largest number and the answer says so.
 
 mod sums;
 

@@ -1,4 +1,4 @@
-//! Answers that are added up from parts of their range, each kind by its own rules.
+//! Adds up answers from parts of their range, each kind by its own rules.
 
 use crate::store::query::{add_line, heaviest, keep_heaviest, prune};
 use crate::store::{LabelSet, LabelTotals, Limits, Series, TimeSeries};

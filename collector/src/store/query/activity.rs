@@ -1,5 +1,5 @@
-//! What hosts did in and around a range, as engines report it, and what follows from it: gaps,
-//! hosts alive, and the quality of an answer.
+//! The activity of hosts in and around a range, as engines report it, and what follows from it:
+//! gaps, hosts alive, and the quality of an answer.
 
 use super::{QueryBudget, WindowSource};
 use crate::store::{

@@ -1,5 +1,5 @@
-//! Stacks too light for an answer are folded into their callers: where it can be, before the answer
-//! is built, so that it costs what it shows and not what was read.
+//! Folds stacks that are too light for an answer into their callers. Where possible this is done
+//! before the answer is built, so that it costs what it shows and not what was read.
 
 use profile::{Profile, Remap, SampleKey, StackId, StackTrie, Value};
 

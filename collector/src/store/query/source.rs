@@ -1,4 +1,5 @@
-//! What an engine gives the query engine: what it alone can read, added up as far as it can.
+//! The interface of an engine to the query engine: what only it can read, added up as far as it
+//! can.
 
 use super::{AccountSums, Axis, FleetActivity, LabelSums, QueryBudget, SeriesSums};
 use crate::store::{HostRecord, Resolution, Scope, StoreError, TimeRange};

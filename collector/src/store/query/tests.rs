@@ -1,4 +1,4 @@
-//! The query engine over a source that is written down: several dictionaries, limits, units.
+//! Tests the query engine on a handwritten source: several dictionaries, limits, units.
 
 use super::*;
 use crate::store::{Cancel, HostFacts, HostKey, LabelSet, Resolution, Step};

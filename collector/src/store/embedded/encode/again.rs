@@ -1,4 +1,4 @@
-//! Rows of blocks that are there, encoded again: several parts as one, and times rounded down.
+//! Encodes rows of existing blocks again: several parts as one, and times rounded down.
 
 use super::{
     Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, SectionWriter, Tables, Timed,

@@ -1,5 +1,5 @@
-//! What a partition's file needs to be put in order: parts that become one, sums by hours, and a
-//! new file that takes the place of an older one.
+//! Rewrites within a partition's file: parts that become one, sums by hours, and a new file that
+//! replaces an older one.
 
 use super::{FileError, PartitionFile, Table, blob, key, lay_out, remove};
 use crate::store::embedded::encode::HEADS_SHARED;

@@ -1,5 +1,5 @@
-//! CPU time over time as the kernel accounts it, from what is kept of windows: no head and no block
-//! is read.
+//! CPU time over time from the kernel's accounting, read from the metadata of windows: no head and
+//! no block is read.
 
 use super::super::codec::{Reader, SectionReader};
 use super::super::file::FileError;

@@ -1,4 +1,4 @@
-//! What hosts did in and around a range, from summaries of chunks and the index of hosts.
+//! The activity of hosts in and around a range, from summaries of chunks and the index of hosts.
 
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;

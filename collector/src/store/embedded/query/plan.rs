@@ -1,8 +1,8 @@
-//! What of a partition answers: the coarsest that is exact.
+//! Chooses which data of a partition answers a query: the coarsest that is exact.
 //!
-//! Where services answer, hours that were added up stand for their chunks, chunks and whole minutes
-//! of chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
-//! partitions that are coarser, ranges are widened to what is told apart there.
+//! If services are enough, hour sums stand for their chunks, complete chunks and minutes are read
+//! from the rollup by minutes, and the rest from the series' own blocks. In coarser partitions,
+//! ranges are widened to the resolution there.
 
 use super::super::encode::SERVICE_STEP_NS;
 use super::super::file::{FileError, PartitionFile};

@@ -1,4 +1,4 @@
-//! Weights over time, from what series add up to: no block is read.
+//! Weights over time, from the sums of series: no block is read.
 
 use super::super::block::Sum;
 use super::super::codec::SectionReader;

@@ -1,10 +1,10 @@
-//! What each step of a series is made of: for how long hosts sent windows, how much they took, and
+//! The data behind each step of a series: for how long hosts sent windows, how much they took, and
 //! how much of it was lost.
 //!
-//! Samples are put in the step in which their window starts, so the time that they are of is that
-//! of the windows that start there. In steps of a minute and more it is told from the spans that a
-//! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
-//! that is longer would look like a peak and a stop, from each window.
+//! Samples belong to the step in which their window starts, so their time is that of the windows
+//! that start there. In steps of a minute and more it is computed from the spans in a chunk's
+//! summary, as runs of windows of the usual length; in shorter ones, where a longer window would
+//! look like a peak and a stop, from each window.
 
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
