@@ -16,7 +16,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// oldest are forgotten.
 const UNSENT_MAX: usize = 8;
 
-/// The way to the service manager. Without one there is nobody to tell.
+/// The connection to the service manager, if there is one.
 #[derive(Default)]
 pub struct Notifier {
     address: Option<SocketAddr>,
@@ -42,7 +42,7 @@ impl Notifier {
         }
     }
 
-    /// Tells a state, after what was not told yet. Never waits.
+    /// Sends a state, after states that were not sent yet. Never waits.
     pub fn tell(&mut self, state: &NotifyState<'_>) {
         let message = state.to_string();
         // A sign of life says nothing more when it is said twice.
@@ -78,7 +78,7 @@ impl Notifier {
         }
     }
 
-    /// True when something is still to be told.
+    /// True if something still has to be sent.
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -92,7 +92,7 @@ fn log(error: &io::Error) {
 mod tests {
     use super::*;
 
-    /// A manager whose socket was filled up.
+    /// A manager with a full socket.
     fn stalled() -> (tempfile::TempDir, UnixDatagram, Notifier, usize) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");

@@ -291,7 +291,7 @@ fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64,
     let without = rig.ends(runtime.pid());
     let mut rules = make(runtime);
     rig.hand_over(runtime.pid(), &mut rules);
-    // Stacks now go beyond the generated code, into files whose unwind information is not read yet.
+    // Stacks now continue beyond the generated code, into files without unwind information so far.
     rig.settle(runtime.pid());
     let with = rig.ends(runtime.pid());
     rig.driven.end();

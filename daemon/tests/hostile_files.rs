@@ -27,7 +27,7 @@ const BYTES_MAX: u64 = 64 << 20;
 /// the clock in a build that is not optimized, on a busy host.
 const CPU_MAX: Duration = Duration::from_secs(4);
 
-/// Tells the child which file to read, and how.
+/// Says which file the child reads, and how.
 const FILE: &str = "FLEETPROF_TEST_HOSTILE_FILE";
 const READING: &str = "FLEETPROF_TEST_HOSTILE_READING";
 const READINGS: [&str; 3] = ["open", "names", "unwind"];

@@ -53,8 +53,8 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("shutdown", "How the daemon stops."),
 ];
 
-/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all
-/// others that samples have, into what a collector takes of one label set: 32.
+/// Most labels that can be chosen. Together with as many labels of a pod and all others that
+/// samples have, they fit what a collector accepts in one label set: 32.
 const LABELS_MAX: usize = 8;
 
 /// Most sources that can be named.

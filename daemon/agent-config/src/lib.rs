@@ -43,7 +43,7 @@ pub struct Config {
     pub recorder: Recorder,
     /// Captures on demand.
     pub captures: Captures,
-    /// Whose stacks never leave the host.
+    /// Selectors of processes whose stacks never leave the host.
     pub withhold: Vec<String>,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Vec<Trigger>,

@@ -61,7 +61,8 @@ pub(super) const fn sandbox_key() -> Key<Config> {
 impl Config {
     /// What `withhold` names.
     pub fn withholding(&self) -> Arc<Withholding> {
-        // It was checked when the configuration was read. What cannot be told is withheld.
+        // It was checked when the configuration was read. If it is invalid anyway, everything is
+        // withheld.
         let known = Withholding::parse(&self.withhold);
         Arc::new(known.unwrap_or_else(|_| Withholding::everything()))
     }

@@ -58,7 +58,7 @@ pub struct Unwind {
     pub look: bool,
     /// Whether unwind rows are derived from instructions where there are none.
     pub derive: bool,
-    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    /// Whether to scan the stack for callers of generated code with an unknown frame.
     pub scan: bool,
     /// Whether stacks cut at a function are completed with the callers it has elsewhere.
     pub known_callers: bool,
@@ -438,7 +438,7 @@ impl Recorder {
         u64::from(self.pins_mib) << 20
     }
 
-    /// Memory for the times of samples, beside it. Unit: bytes.
+    /// Additional memory for the times of samples. Unit: bytes.
     pub fn times_bytes(&self) -> usize {
         self.times_mib as usize * MIB
     }

@@ -140,7 +140,7 @@ const FIELDS: &[Field] = &[
     },
 ];
 
-/// A time in whole seconds, written `5m`.
+/// A time in seconds, written `5m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seconds(pub u64);
 
@@ -179,7 +179,7 @@ pub struct Trigger {
     pub keep_before: Seconds,
     /// Future that is pinned.
     pub keep_after: Seconds,
-    /// What is captured beside.
+    /// The capture that the trigger also starts; `None`: it only pins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<TriggerCapture>,
 }

@@ -158,8 +158,9 @@ fn shares<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     }
 }
 
-/// Divides `total` by weights, exactly: whole parts first, what is left by the largest remainder,
-/// and of equal ones to the first. Without any weight the first gets all.
+/// Divides `total` in proportion to weights, exactly: integer parts first, then the rest by the
+/// largest remainder, and among equal ones to the first. If all weights are zero, the first gets
+/// everything.
 pub(super) fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut parts = vec![0; weights.len()];
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_loss_below_the_error_of_sampling_goes_by_the_busy_share() {
-        // 2·√1000 is 62 samples: whether the host is owed 40 or none cannot be told.
+        // The error is 2·√1000 = 62 samples, so 40 missing samples may be chance.
         let found = attributed(40, &[("/a", 1000)], &[("/", 1000), ("/a", 1000)], 1000);
         assert_eq!(found, [("/a".to_owned(), 20)]);
     }

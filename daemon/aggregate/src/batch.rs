@@ -11,8 +11,8 @@ use host::time::MonotonicTime;
 use offcpu::WaitCounts;
 use profile::{Quality, StackEnd, Value};
 
-/// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window
-/// makes some 4,000.
+/// Most created cgroups per batch whose paths are kept. A host that starts a thousand containers in
+/// a window creates some 4,000.
 const CGROUPS_MAX: usize = 8192;
 
 /// Bytes of their paths together: 256 each. Paths of containers in pods have 250; whoever has a
@@ -32,8 +32,8 @@ pub struct RawStack {
     pub generated: bool,
 }
 
-/// When a sample was taken whose stack has a frame in generated code: what lies at its addresses
-/// may be other code within one batch.
+/// When a sample with a frame in generated code was taken: the code at an address may change within
+/// one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawTime {
     /// Index in [`RawBatch::samples`].
@@ -56,7 +56,7 @@ pub struct RawMoment {
 /// Samples of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSample {
-    /// cgroup as the kernel told it; 0 when it told none.
+    /// The cgroup from the record; 0 if the kernel gave none.
     pub cgroup: CgroupId,
     /// Index in [`RawBatch::processes`].
     pub process: u32,
@@ -122,11 +122,11 @@ pub struct RawBatch {
     pub processes: Vec<RawProcess>,
     /// Times of the samples with frames in generated code, in the order they were folded.
     pub times: Vec<RawTime>,
-    /// Such samples whose time found no room: taken for samples of the end of the batch.
+    /// Such samples whose time did not fit; they count as taken at the end of the batch.
     pub times_refused: u64,
     /// Times of all samples, where they are kept, in the order they were folded.
     pub moments: Vec<RawMoment>,
-    /// Samples whose moment found no room.
+    /// Samples whose time did not fit.
     pub moments_refused: u64,
     /// Samples estimated to have been lost in the time of this batch.
     pub losses: Vec<RawLoss>,
@@ -156,7 +156,7 @@ pub struct RawBatch {
     pub counted_ns: (u64, u64),
     /// What a capture of waits saw, and what it could not see.
     pub waits: WaitCounts,
-    /// What was taken and missed. The symbolizer adds what only naming can tell.
+    /// What was taken and missed. The symbolizer adds what is known only after naming.
     pub quality: Quality,
 }
 

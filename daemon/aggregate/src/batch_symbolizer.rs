@@ -208,7 +208,7 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Takes what a batch says beside its samples.
+    /// Handles everything in a batch except its samples.
     fn note_changes(&mut self, batch: &mut RawBatch) {
         if std::mem::take(&mut batch.kernel_changed) {
             let all = self.others.iter_mut().chain([&mut self.names]);
@@ -499,7 +499,7 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Tells what the kernel was doing in each stack of the batch, where its frames say so.
+    /// Finds what the kernel was doing in each stack of the batch, if its frames show it.
     fn find_contexts(&mut self, batch: &RawBatch) {
         let (work, names) = (&mut self.work, &mut self.names);
         work.contexts.clear();
@@ -547,9 +547,9 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Adds the batch to the ledger. When the batch closes its window, returns whose the losses
-    /// were and what the kernel accounts, with label sets of `label_sets`; for a capture, whose its
-    /// losses were.
+    /// Adds the batch to the ledger. When the batch closes its window, returns the losses per
+    /// cgroup and the kernel's accounting, with label sets of `label_sets`; for a capture, only its
+    /// losses.
     fn keep_ledger(&mut self, batch: &RawBatch, is_time: bool) -> Closed {
         let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
         for sample in &batch.samples {
@@ -634,7 +634,7 @@ impl BatchSymbolizer {
     }
 }
 
-/// True for ends that say nothing against the last frame being the outermost one: its name tells.
+/// True for ends after which the last frame may still be the outermost one; its name decides.
 fn ends_unsure(end: StackEnd) -> bool {
     matches!(
         end,
@@ -675,7 +675,7 @@ fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
     named.push(&[frame]);
 }
 
-/// What tells the labels of a sample, and its process.
+/// The key of a sample's label set, and its process.
 fn label_key<'b>(
     batch: &'b RawBatch,
     contexts: &[Option<Context>],

@@ -20,7 +20,8 @@ const FRAMES_MAX: usize = 2 << 20;
 /// Rows kept per batch: 64 CPUs at 99 Hz for 10 s with no two samples alike make 63,360.
 const SAMPLES_MAX: usize = 1 << 18;
 
-/// Processes told apart per batch. Beyond it samples go to the row of their cgroup's first process.
+/// Most processes with rows of their own per batch. Beyond it samples go to the row of their
+/// cgroup's first process.
 const PROCESSES_MAX: usize = 1 << 16;
 
 /// Times kept per batch, of samples with frames in generated code: 2 MiB. 64 CPUs at 99 Hz for 10
@@ -66,7 +67,7 @@ impl Default for FoldBounds {
 pub struct SampleInfo {
     /// When.
     pub time: MonotonicTime,
-    /// cgroup as the kernel told it.
+    /// The cgroup from the record.
     pub cgroup: CgroupId,
     /// Name of the thread.
     pub thread: Comm,
@@ -92,7 +93,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A folder whose first batch starts at `start`.
+    /// Creates a folder with a first batch that starts at `start`.
     pub fn new(start: MonotonicTime) -> Folder {
         Folder {
             batch: RawBatch {

@@ -13,7 +13,7 @@ use symbolize::Symbolizer;
 /// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
-/// Functions at which a stack starts: a frame-pointer chain whose root is one of them is complete.
+/// Functions at which a stack starts: a frame-pointer chain with one of them as root is complete.
 const START_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",

@@ -32,9 +32,9 @@ impl Target {
         }
     }
 
-    /// Divides what a batch of a capture lost among the cgroups it has samples of. The kernel
-    /// accounts for all of a cgroup's time and not for what a capture selects, so only samples
-    /// tell.
+    /// Divides what a batch of a capture lost among the cgroups with samples in it. The kernel
+    /// accounts for all of a cgroup's time and not for what a capture selects, so only samples can
+    /// show the proportions.
     pub fn losses(
         &mut self,
         batch: &RawBatch,

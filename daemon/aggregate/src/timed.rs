@@ -43,7 +43,7 @@ pub(super) struct Timed {
     maps: CodeMaps,
     /// For each distinct frame of the batch: between which times it was sampled.
     ranges: Vec<(MonotonicTime, MonotonicTime)>,
-    /// Distinct frames whose code changed while they were sampled.
+    /// Distinct frames with code that changed while they were sampled.
     changing: HashMap<u32, ()>,
     /// Samples of stacks with such frames: process, row and time.
     samples: Vec<(ProcessId, u32, MonotonicTime)>,
@@ -107,8 +107,8 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolReque
 }
 
 impl Timed {
-    /// Starts a batch of which this is known. `frames` tells for each frame of the batch which of
-    /// `distinct` ones it is.
+    /// Starts a batch with this data. `frames` maps each frame of the batch to one of the
+    /// `distinct` ones.
     pub fn start_batch(
         &mut self,
         maps: CodeMaps,
@@ -182,7 +182,7 @@ impl Timed {
         add(&counters.addresses_named, addresses.len() as u64 - missing);
     }
 
-    /// Splits the rows whose stacks have frames of code that changed while they were sampled.
+    /// Splits rows with frames of code that changed while they were sampled.
     pub fn split_rows(
         &mut self,
         batch: &mut RawBatch,

@@ -30,8 +30,8 @@ pub struct Started {
     pub notices: Vec<String>,
 }
 
-/// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each
-/// costs.
+/// What to do with a capture if its event occurs too often: nothing in the kernel bounds what each
+/// occurrence costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverloadPolicy {
     /// They are bounded as they are.
@@ -63,7 +63,7 @@ pub struct PastQuery {
     pub query: Query,
     /// Say when each sample was taken.
     pub times: bool,
-    /// What the answer must not tell.
+    /// What the answer must withhold.
     pub withhold: Arc<Withholding>,
 }
 
@@ -76,7 +76,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// Wall time of a moment, nanoseconds since the Unix epoch.
     fn unix_ns(&self, at: MonotonicTime) -> i64;
 
-    /// Finds who a selector is about, for one who must not be told what is withheld.
+    /// Finds the target of a selector for a caller who must not see what is withheld.
     ///
     /// # Errors
     /// NOT_FOUND when it names what is not there; PERMISSION_DENIED when all of it is withheld.

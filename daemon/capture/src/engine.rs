@@ -403,7 +403,7 @@ impl Engine {
         })
     }
 
-    /// Rings for the event that writes most, beside others of `used` bytes.
+    /// Plans rings for the event that writes most, given that other rings use `used` bytes.
     fn plan(&self, probes: &[Probe], cpus: usize, used: u64) -> Result<SetPlan, EngineError> {
         let most = probes.iter().max_by_key(|probe| bytes_per_second(probe));
         let most = most.ok_or(RingsError::NoCpus)?;

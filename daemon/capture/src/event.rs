@@ -19,9 +19,9 @@ use symbolize::elf::ElfError;
 use symbolize::open;
 use thiserror::Error;
 
-/// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which
+/// Longest wait for a program in which a uprobe is set: for its symbols, and for the kernel, which
 /// reads the instruction. A symbol table on a slow disk takes a second or two; a file system that
-/// does not answer takes for ever.
+/// does not answer takes forever.
 pub const FILE_WAIT: Duration = Duration::from_secs(5);
 
 /// Samples a second of events that are sampled by rate, where nobody asks for another.

@@ -1,9 +1,9 @@
 //! Captures on demand: temporary sampling next to the continuous profile.
 //!
-//! A capture opens events of its own (`rings`), whose records go through the same sampler, process
-//! table and unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)),
-//! which the symbolizer names into a recorder of its own. The continuous profile shares threads and
-//! tables with it, but no ring and no row.
+//! A capture opens its own events (`rings`). Their records go through the same sampler, process
+//! table and unwinder into its own batch ([`RawBatch::capture`](aggregate::batch::RawBatch)), which
+//! the symbolizer names into its own recorder. The continuous profile shares threads and tables
+//! with it, but no ring and no row.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -33,12 +33,12 @@ use tonic::Status;
 pub struct Asker {
     /// As it is listed and logged.
     pub peer: String,
-    /// What it must not be told.
+    /// What the asker must not see.
     pub withhold: Arc<Withholding>,
 }
 
 impl Asker {
-    /// Somebody on this host, who may be told everything.
+    /// Somebody on this host, who may see everything.
     pub fn here(peer: impl Into<String>) -> Asker {
         Asker::elsewhere(peer, Arc::default())
     }

@@ -22,7 +22,7 @@ const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
 /// How often a capture looks whether anything of its target is there.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time over which it is told whether an event happens too often.
+/// Time over which the rate of an event is measured.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
 /// Longest pause between two tries to slow down: each opens events.
@@ -46,8 +46,8 @@ pub(super) struct CaptureMonitor {
     gone: Option<MonotonicTime>,
     returned: u32,
     away: Duration,
-    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel
-    /// tells it of each.
+    /// Number of new cgroups that the capture followed, and the CPU time they had used before, if
+    /// the kernel reports it for each.
     followed: u32,
     unseen: Option<Duration>,
     /// Why the newest one is not sampled.

@@ -76,7 +76,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads what this kernel tells of its tracepoints and functions.
+    /// Reads the kernel's description of its tracepoints and functions.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -166,7 +166,7 @@ fn probes(reading: &Reading, options: Options) -> Result<Vec<Probe>, SetupError>
     ];
     let mut probes = vec![blocked, ready, wakings];
     if options.stack_bytes > 0 {
-        // Where all waits have such copies, more of the same would tell nothing.
+        // If all waits have such copies, additional ones would add nothing.
         let wanted = if options.copy_all { 1 } else { copies.len() };
         probes.extend(copies.into_iter().take(wanted));
     }

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
-/// How hard it is packed: the daemon's threads beside it are to notice little.
+/// Compression level: low, so that the daemon's other threads notice little.
 const LEVEL: i32 = 1;
 
 /// What came of asking.
@@ -60,7 +60,7 @@ impl Packed {
     }
 }
 
-/// What is asked for, and how to tell the thread that asks that nobody waits.
+/// The query, and a flag that informs its thread that nobody waits any more.
 pub(super) struct Past {
     outcome: oneshot::Receiver<PastOutcome>,
     cancel: Arc<AtomicBool>,

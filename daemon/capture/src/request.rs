@@ -71,7 +71,7 @@ pub struct CaptureSpec {
     pub times: bool,
     /// Waits shorter than this are left out.
     pub min_wait: Duration,
-    /// How closely frames are told.
+    /// How detailed frames are.
     pub detail: Detail,
 }
 

@@ -34,7 +34,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 /// How often a capture looks around. Cancelling takes this long at most.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often it tells how it goes.
+/// How often progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a
@@ -159,7 +159,7 @@ impl Run {
         )
     }
 
-    /// Waits for the end, and tells how it goes.
+    /// Waits for the end and reports progress.
     fn sample(&mut self) -> End {
         let deadline = self.started_at.plus(self.wanted.duration);
         let mut tell_at = self.started_at;
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Tells how it goes. A message that finds no room is left out.
+    /// Reports progress. A message that does not fit the queue is skipped.
     fn tell(&mut self, now: MonotonicTime) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.started_at));
         let slowed = self.course.count(now, &self.captures);
@@ -438,8 +438,8 @@ impl Drop for Run {
 
 /// What was missed while sampling, for people.
 ///
-/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how
-/// often they should have.
+/// `is_bound`: the events were bound to one cgroup. Such events tick only while it runs, so no
+/// clock shows how many samples there should be.
 fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if all.throttled > 0 {
@@ -513,7 +513,7 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     notices
 }
 
-/// What batches said beside their samples, for people.
+/// Notices about what batches reported besides their samples.
 ///
 /// `waits`: it was a capture of waits, which has no rate.
 fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {

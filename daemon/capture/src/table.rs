@@ -42,7 +42,7 @@ pub struct CaptureCounts {
     pub refused_request: AtomicU64,
     /// Times a capture went on with a cgroup that was made again.
     pub followed: AtomicU64,
-    /// Captures whose event happened too often and went on by rate.
+    /// Captures that were slowed to a rate because their event occurred too often.
     pub slowed: AtomicU64,
     /// Captures of waits that ended because threads switched too often.
     pub excessive: AtomicU64,
@@ -79,7 +79,7 @@ pub struct CaptureTable {
     pub(super) backend: Arc<dyn CaptureBackend>,
     pub(super) recorders: Arc<Recorders>,
     state: Mutex<State>,
-    /// Told whenever a slot is given back.
+    /// Notified whenever a slot is returned.
     answered: Condvar,
     stopping: AtomicBool,
     /// What became of them.

@@ -49,7 +49,7 @@ pub struct Cgroups {
 /// exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Processes with the time they started, as /proc tells it: a number may be used again.
+    /// Processes with their start time from /proc, because a pid may be reused.
     processes: Vec<(Pid, u64)>,
     /// Directories.
     cgroups: Vec<PathBuf>,
@@ -87,7 +87,7 @@ pub struct Sight<'s> {
     pub hierarchy: &'s Hierarchy,
     /// Who containers are.
     pub containers: &'s Containers,
-    /// What who asks must not be told: not even that it is there.
+    /// What the asker must not see, not even that it exists.
     pub withhold: &'s Withholding,
 }
 
@@ -98,7 +98,7 @@ impl Sight<'_> {
             .hides_labels(|label| cgroup.value(&told, label))
     }
 
-    /// Processes that may be told of.
+    /// True if the asker may see this process.
     fn sees(&self, pid: Pid) -> bool {
         if self.withhold.is_empty() {
             return true;

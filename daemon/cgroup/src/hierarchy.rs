@@ -1,4 +1,4 @@
-//! Finds the hierarchy that owns the `perf_event` controller: the one whose ids samples carry.
+//! Finds the hierarchy that owns the `perf_event` controller: samples have the ids of its cgroups.
 //!
 //! Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5). A v1 hierarchy with the
 //! controller takes precedence over cgroup2, and only `/proc/PID/cgroup` shows that. With the wrong
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub enum Mode {
     /// cgroup2 alone.
     Cgroup2,
-    /// cgroup2 beside v1 controllers; `perf_event` belongs to cgroup2.
+    /// cgroup2 together with v1 controllers; `perf_event` belongs to cgroup2.
     Hybrid,
     /// `perf_event` belongs to a v1 hierarchy.
     V1,
@@ -80,8 +80,8 @@ impl Hierarchy {
         hierarchy
     }
 
-    /// Decides from the text of `/proc/self/cgroup` and `/proc/self/mountinfo`. Says `whole` where
-    /// the mount does; only its inode proves it.
+    /// Decides from the text of `/proc/self/cgroup` and `/proc/self/mountinfo`. Sets `whole` if the
+    /// mount claims to be complete; only its inode proves it.
     pub fn parse(cgroup: &[u8], mountinfo: &[u8]) -> Hierarchy {
         let lines: Vec<CgroupLine<'_>> = cgroup_lines(cgroup).collect();
         let v1 = lines

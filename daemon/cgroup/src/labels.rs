@@ -16,8 +16,8 @@ pub struct Labels {
     pub unit: Option<Box<str>>,
     /// Container id as its runtime prints it, in full; a name where the runtime has names.
     pub container: Option<Box<str>>,
-    /// `docker`, `containerd`, `cri-o`, `podman`, `lxc`, `systemd-nspawn`; absent where the path
-    /// tells a container but not who runs it.
+    /// `docker`, `containerd`, `cri-o`, `podman`, `lxc`, `systemd-nspawn`; absent if the path shows
+    /// a container but not its runtime.
     pub runtime: Option<&'static str>,
     /// Kubernetes pod uid, with hyphens.
     pub pod_uid: Option<Box<str>>,
@@ -37,7 +37,7 @@ const PREFIXES: &[(&str, &str)] = &[
     ("libpod", "podman"),
 ];
 
-/// Directories whose children are containers of a runtime, named by their full id.
+/// Directories with a runtime's containers as children, named by their full id.
 const PARENTS: &[(&str, &str)] = &[
     ("docker", "docker"),
     ("moby", "docker"),

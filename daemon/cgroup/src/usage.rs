@@ -111,9 +111,9 @@ pub struct UsageStats {
     pub unmeasured: u64,
     /// Those of the unmeasured cgroups that were left out at a bound on readings.
     pub over_bound: u64,
-    /// Cgroups whose last reading was dropped because there were too many.
+    /// Cgroups with a last reading that was dropped because there were too many.
     pub evicted: u64,
-    /// CPU time of the whole host in the windows that were measured. Unit: nanoseconds.
+    /// CPU time of the complete host in the measured windows. Unit: nanoseconds.
     pub host_ns: u64,
     /// The names of the cgroups, as their table last had them.
     pub names: CgroupStats,
@@ -277,8 +277,7 @@ impl Meters {
         accounts
     }
 
-    /// CPU time of a cgroup in a window, of which `taken` was sampled; `None` when it cannot be
-    /// told.
+    /// CPU time of a cgroup in a window in which `taken` was sampled; `None` if it is unknown.
     fn measure(
         &mut self,
         path: &str,
@@ -480,7 +479,7 @@ impl Source {
         Some((inode, (now, ns)))
     }
 
-    /// CPU time of the whole host, steal and idle left out.
+    /// CPU time of the complete host, without steal and idle.
     fn host(&mut self) -> Option<u64> {
         if self.hierarchy.whole
             && matches!(self.hierarchy.mode, Mode::Cgroup2 | Mode::Hybrid)
@@ -518,8 +517,8 @@ impl Source {
     }
 }
 
-/// CPU time of a cgroup2 directory and all below it since it was made; `None` where it tells none.
-/// Blocks on a small read.
+/// CPU time of a cgroup2 directory and all below it since it was created; `None` if it has no
+/// counter. Blocks on a small read.
 pub fn used_in(directory: &Path) -> Option<Duration> {
     let mut text = String::new();
     let mut file = File::open(directory.join("cpu.stat"))

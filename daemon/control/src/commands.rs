@@ -23,8 +23,8 @@ use tonic::Status;
 /// over all who ask.
 pub const COMMANDS_MAX: usize = 8;
 
-/// Commands whose last report waits for the stream, with those that run. A collector that sends
-/// more and reads nothing is cut off.
+/// Most commands that run or whose last report waits for the stream. A collector that sends more
+/// and reads nothing is disconnected.
 const UNREAD_MAX: usize = 64;
 
 /// Longest word on who asks that goes into the peer of a capture. Unit: bytes.
@@ -115,7 +115,7 @@ impl<'c> Commands<'c> {
         self.tasks.is_empty()
     }
 
-    /// Done when a task has ended; for ever without one.
+    /// Completes when a task has ended; never completes without one.
     pub async fn one_ended(&mut self) {
         let ended = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => id,
@@ -132,7 +132,7 @@ impl<'c> Commands<'c> {
     fn capture(&mut self, number: u64, request: CaptureRequest) {
         let asked = (who(&request.who), who(&request.event));
         let collector = self.control.exporter.collector();
-        // What it has proved, beside what it says.
+        // The fleet that the collector has proved to belong to, in addition to its own claims.
         let fleet = collector.fleet();
         let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
         let (request, asker) = match self.admit(request) {

@@ -24,7 +24,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// them up to a minute.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// Time for a whole file. 1 GiB in this time are 1.7 MiB/s.
+/// Time for a complete file. 1 GiB in this time is 1.7 MiB/s.
 const FILE_MAX: Duration = Duration::from_secs(600);
 
 /// Most redirections of one request.
@@ -147,10 +147,10 @@ impl Servers {
         rests.min().unwrap_or_default()
     }
 
-    /// Fetches the debug file of a build to `to`, which is made or emptied, from the first server
-    /// whose file is taken: `take` is told how many bytes it has, and says why it is of no use. A
-    /// server that has no such file, or one that is of no use, does not keep the next one from
-    /// being asked. `stopped` is asked now and then; blocks meanwhile.
+    /// Fetches the debug file of a build into `to`, which is created or emptied, from the first
+    /// server with an acceptable file: `take` gets the file's size and returns why the file is
+    /// unusable. A server without the file, or with an unusable one, does not prevent asking the
+    /// next one. `stopped` is checked now and then. Blocks.
     pub fn fetch(
         &mut self,
         build_id: &str,

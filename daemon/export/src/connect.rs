@@ -60,8 +60,8 @@ impl Target {
         Some((member.joined(), member.address().unwrap_or_default()))
     }
 
-    /// The fleet as whose collector it proves itself, by certificate; none for one that the
-    /// configuration names, which proves nothing.
+    /// The fleet that the collector proved to belong to, by its certificate; `None` for a collector
+    /// from the configuration, which proves nothing.
     pub fn fleet(&self) -> Option<String> {
         match self {
             Target::Configured(_) => None,
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// Tells of each change of the membership.
+    /// Notifies of each change of the membership.
     fn changes(&self) -> Option<Changes> {
         match self {
             Target::Configured(_) => None,
@@ -112,9 +112,9 @@ pub enum ConnectError {
 
 /// The one connection to the collector: every service has its streams on it.
 ///
-/// It is made when a service asks for it, and then by one of them at a time, with one back-off for
-/// all. A service whose stream shows that the connection is broken gives it up: the next stream
-/// goes over a new one, and streams of others stay where they are until they end.
+/// It is opened when a service needs it, by one service at a time, with one back-off for all. A
+/// service that finds the connection broken drops it: the next stream uses a new one, and streams
+/// of other services stay on the old one until they end.
 pub struct Connection {
     target: Target,
     /// Connects where the thread of the services may not.

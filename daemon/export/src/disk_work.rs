@@ -26,7 +26,7 @@ pub struct Found {
     pub picked: Picked,
     /// It, in ids of the [latest](Readers::latest) reader's tables.
     pub window: Window,
-    /// What it tells of windows before it.
+    /// The gap before it, which is sent with it.
     pub gap: Option<SpoolGap>,
 }
 
@@ -112,8 +112,8 @@ fn read(
 }
 
 impl ExportState {
-    /// Has it noted on disk that records do not wait any more, or that their whole segment does
-    /// not: at once, for that gives room.
+    /// Notes on disk that records do not wait any more, or at once that a complete segment does
+    /// not, because that frees room.
     pub(super) fn note(&self, done: Done, records: Vec<u32>) {
         self.note_gaps(if done.remove {
             Duration::ZERO

@@ -171,12 +171,12 @@ impl Gaps {
         self.changed |= self.pending.len() != before;
     }
 
-    /// The window will not come: another has to tell.
+    /// The window will not be sent: another one has to report the gap.
     pub fn release(&mut self, sequence: u64) {
         self.release_unless(|at| at != sequence);
     }
 
-    /// Unbinds all gaps whose window does not wait any more.
+    /// Unbinds all gaps bound to a window that does not wait any more.
     pub fn release_unless(&mut self, waits: impl Fn(u64) -> bool) {
         let gone = |(_, at): &mut (SpoolGap, Option<u64>)| at.is_some_and(|at| !waits(at));
         let released: Vec<_> = self.pending.extract_if(.., gone).collect();

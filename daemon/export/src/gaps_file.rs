@@ -82,7 +82,7 @@ impl GapsFile {
         Some((version.unwrap_or(0), text))
     }
 
-    /// Saves a text: whole or not at all.
+    /// Saves a text atomically.
     ///
     /// # Errors
     /// When neither the disk nor the reserve takes it.

@@ -9,17 +9,16 @@
 //! ```
 //!
 //! `window_exporter` copies a window as the recorder closes it; `writer` makes it durable and keeps
-//! the spool's bounds; `push` sends what waits, the newest first as it comes, the backlog behind
-//! it, and takes the answers. What is shared is the index of what waits (`spool`): no thread waits
-//! for another's disk or network, and `fp-uplink`, which carries captures and pins too, has disks
-//! read elsewhere (`quota`). A window given up is counted by cause and told to the collector as a
-//! gap. Without a collector in the configuration nothing of this exists.
+//! the spool's limits; `push` sends what waits, the newest first as it closes, the backlog after
+//! it, and handles the answers. They share the index of what waits (`spool`): no thread waits for
+//! another's disk or network, and `fp-uplink`, which also handles captures and pins, leaves disk
+//! reads to other threads (`quota`). A dropped window is counted by cause and reported to the
+//! collector as a gap. Without a collector in the configuration none of this runs.
 //!
 //! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
 //! times a second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector),
-//! beside 2.5 ms of `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50
-//! a window (`strace
-//! -c`).
+//! compared with 2.5 ms of `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). They made 11 and 50
+//! system calls per window (`strace -c`).
 #![forbid(unsafe_code)]
 
 pub mod connect;
@@ -81,7 +80,7 @@ pub struct Settings {
     pub labels: BTreeMap<String, String>,
     /// Labels merged away.
     pub drop_labels: Vec<String>,
-    /// What no window and no pin tells.
+    /// What windows and pins must not contain.
     pub withhold: Arc<Withholding>,
     /// Bound of the spool. Unit: bytes.
     pub max_bytes: u64,
@@ -199,8 +198,8 @@ impl ExportState {
         }
     }
 
-    /// One of the threads comes to its end. The last one notes what neither the disk nor the
-    /// collector took: on disk, for the next start to tell, and in the log.
+    /// Called when one of the threads ends. The last one records what neither the disk nor the
+    /// collector has, on disk for the next start to report, and in the log.
     fn thread_ended(&self, identity: &Identity) {
         if self.threads_ended.fetch_add(1, Ordering::AcqRel) + 1 < THREADS {
             return;
@@ -245,7 +244,7 @@ pub struct Options {
     pub settings: Settings,
     /// Who this host is.
     pub identity: Identity,
-    /// What the collector is told of it.
+    /// The facts that the collector receives.
     pub host: HostInfo,
 }
 
@@ -264,7 +263,8 @@ pub struct Exporter {
 pub struct Queue(Receiver<SpoolEntry>);
 
 impl Exporter {
-    /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
+    /// Creates an exporter without running threads, the sink for the recorder, and the queue
+    /// between them.
     pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
         let shared = Arc::new(ExportState::new(options.settings));
         let (queue, entries) = sync_channel(QUEUE_MAX);
@@ -352,8 +352,8 @@ impl Exporter {
         self.shared.settings_version()
     }
 
-    /// Has the collector told what the agent knows of its own work: at once when something started
-    /// or ended, otherwise when other facts are told.
+    /// Sets the health that is reported to the collector: at once if something started or ended,
+    /// otherwise together with other facts.
     pub fn set_health(&self, health: HostHealth) {
         let shape = |of: &HostHealth| {
             let list = of.degradations.iter();
@@ -372,7 +372,7 @@ impl Exporter {
         }
     }
 
-    /// Has the collector told that the agent ends because it was told to.
+    /// Reports to the collector that the agent is stopping on request.
     pub fn say_stopping(&self) {
         let health = HostHealth {
             stopping: true,
@@ -387,7 +387,7 @@ impl Exporter {
         self.shared.settings_version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What nothing that goes to the collector may tell.
+    /// What must not be sent to the collector.
     pub fn withhold(&self) -> Arc<Withholding> {
         self.shared.settings().withhold
     }

@@ -73,7 +73,7 @@ async fn push(exporter: &Arc<Exporter>) {
     }
 }
 
-/// One connection, until it ends. Tells whether it was worth having.
+/// One connection, until it ends. Returns whether it was useful.
 async fn connect_once(
     exporter: &Arc<Exporter>,
     strikes: &mut Strikes,

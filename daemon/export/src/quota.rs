@@ -34,8 +34,8 @@ impl Quota {
 
     /// Does `work` on a thread that may block. A panic of the work is one of whoever asked.
     ///
-    /// Work whose asker goes away runs to its end and keeps its place until then: a disk that hangs
-    /// takes as many threads as the quota, however often it is asked.
+    /// If the caller goes away, the work still runs to its end and keeps its place until then: a
+    /// disk that hangs takes at most as many threads as the quota, however often it is called.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         // Nobody closes it.
         let place = Arc::clone(&self.places).acquire_owned().await;

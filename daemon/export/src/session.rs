@@ -126,7 +126,7 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
-/// Done when what is at the disk is done; for ever when nothing is.
+/// Completes when the disk work is done; never completes if there is none.
 async fn at_disk(work: &mut Option<DiskWork>) -> (Readers, Option<Found>) {
     match work {
         Some(work) => work.await,
@@ -167,15 +167,15 @@ pub struct Session<'a> {
     in_flight_max: usize,
     /// The window that the last stream failed over goes first.
     suspect: Option<u64>,
-    /// One window at a time, so that it is known whose fault it is when the stream fails again;
-    /// until none waits.
+    /// One window at a time until none waits, so that it is known which window makes the stream
+    /// fail.
     careful: bool,
     outgoing: VecDeque<Ask>,
     backlog_at: Instant,
     facts_at: Instant,
-    /// Settings and spool as they were last told.
+    /// Settings and spool as last reported.
     told: (u64, u64, u64),
-    /// What the agent says of its own work, as it was last told.
+    /// Version of the health that was last reported.
     health_told: u64,
     /// When the collector last answered or was last asked something new.
     heard: Instant,
@@ -498,9 +498,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True when the connection was worth having: waits for the next one start again. One on which
-    /// the collector does not speak this protocol is not, or it would be asked twice a second for
-    /// ever.
+    /// True if the connection was useful: the back-off then starts again. A connection to a
+    /// collector that does not speak this protocol is not useful, or it would be tried twice a
+    /// second forever.
     pub fn worked(&self) -> bool {
         self.acked && !self.misunderstood
     }

@@ -109,7 +109,7 @@ impl Segment {
 pub struct Stranded {
     /// The segment.
     pub segment: u64,
-    /// Whose it is.
+    /// The host id and boot that it belongs to.
     pub identity: Arc<Identity>,
     /// Length of its file; none when it has none.
     pub file_len: Option<u64>,
@@ -250,8 +250,8 @@ impl Index {
         finished && self.segments.remove(at).is_some()
     }
 
-    /// Gives up closed segments until `need` more bytes of disk are within `max_bytes` and nothing
-    /// is older than `oldest_unix_ns`. Returns the segments whose files are to be removed.
+    /// Drops closed segments until `need` more bytes of disk are within `max_bytes` and nothing is
+    /// older than `oldest_unix_ns`. Returns the segments with files to remove.
     pub fn make_room(&mut self, need: u64, max_bytes: u64, oldest_unix_ns: i64) -> Vec<u64> {
         let mut removed = Vec::new();
         let mut at = 0;
@@ -292,8 +292,8 @@ impl Index {
         (true, removed)
     }
 
-    /// Gives up what waits of a segment whose bytes are damaged, from one record on. Returns the
-    /// records.
+    /// Drops the waiting records of a segment with damaged bytes, starting at one record. Returns
+    /// the records.
     pub fn damaged(&mut self, id: u64, from: usize) -> Option<(Vec<u32>, Done)> {
         let at = self.at(id)?;
         let segment = &mut self.segments[at];
@@ -363,7 +363,7 @@ impl Index {
         (segment.disk_bytes > 0).then_some(segment.id)
     }
 
-    /// Has other windows tell of gaps whose window does not wait any more.
+    /// Lets other windows report gaps that were bound to a window that does not wait any more.
     pub fn release_gaps(&mut self) {
         let segments = &self.segments;
         self.gaps.release_unless(|sequence| {
@@ -445,7 +445,7 @@ impl Index {
         })
     }
 
-    /// Whose windows wait beside those of `identity`, oldest first.
+    /// The owner of waiting windows other than `identity`, oldest first.
     pub fn other_identity(&self, identity: &Identity) -> Option<Arc<Identity>> {
         let mut segments = self.segments.iter();
         let found = segments.find(|segment| {

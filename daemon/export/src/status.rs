@@ -34,7 +34,7 @@ pub struct Progress {
     pub(super) spool_error: Option<String>,
     pub(super) collector_version: String,
     pub(super) definitions: u64,
-    /// Answers of the collector whose outcome is not known here.
+    /// Answers of the collector with an outcome unknown to this version.
     pub(super) unknown_outcomes: u64,
 }
 
@@ -52,7 +52,7 @@ metrics::counted! {
 pub struct ExportCounts {
     /// Windows that closed since the start.
     pub taken_windows: u64,
-    /// Samples in them whose stacks were withheld.
+    /// Samples in them with withheld stacks.
     pub withheld_samples: u64,
     /// Windows the collector has acknowledged since the start.
     pub acked_windows: u64,

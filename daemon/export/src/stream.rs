@@ -27,10 +27,10 @@ const ROW_BYTES: usize = 2 * 5 + 1 + 2 * 10;
 /// Most encoded bytes of an account.
 const ACCOUNT_BYTES: usize = 5 + 2 * 10;
 
-/// Encoded bytes of facts beside the accounts, with room to spare.
+/// Encoded bytes of facts without the accounts, with room to spare.
 const FACTS_BYTES: usize = 2048;
 
-/// The collector asked for a stack that it was never told of.
+/// The collector asked for a stack that it was never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the collector asks for the frames of stack `{0}`, which the agent never sent")]
 pub struct UnknownStack(u32);

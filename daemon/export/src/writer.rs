@@ -65,11 +65,11 @@ pub struct Writer {
     next_memory_id: u64,
     memory_bytes_max: u64,
     current: Option<Current>,
-    /// A generation whose tables are incomplete: its windows cannot be kept.
+    /// A generation with incomplete tables: its windows cannot be stored.
     broken: Option<u64>,
     /// Start of the first window.
     first_unix_ns: Option<i64>,
-    /// End of the last window of a run that broke off, until the time since is told as a gap.
+    /// End of the last window of a crashed run, until the time since is reported as a gap.
     broke_off_unix_ns: Option<i64>,
 }
 
@@ -184,7 +184,7 @@ impl Writer {
         let current = self.current.as_mut()?;
         let file = current.file.as_mut()?;
         if !fits {
-            // One window fills the whole spool.
+            // One window fills the complete spool.
             current.file = None;
             self.shared.rotate.store(true, Ordering::Release);
             return None;
@@ -307,8 +307,8 @@ impl Writer {
         };
         self.remove(&removed);
         if !fits {
-            // It was given up itself, or stays in memory as a window that fills the whole spool
-            // does.
+            // It was dropped itself, or stays in memory like a window that fills the complete
+            // spool.
             return Ok(());
         }
         let (id, mut file) = match stranded.file_len {
@@ -444,8 +444,8 @@ impl Writer {
         });
     }
 
-    /// Tells of the time between the last window that is known of a run that broke off, and the
-    /// first of this one. How many windows it had is not known: one at least, which was still open.
+    /// Reports the time between the last known window of a crashed run and the first window of this
+    /// run as a gap. The number of windows in it is unknown: at least one, which was still open.
     fn tell_of_broken_run(&mut self) {
         let (Some(start), Some(end)) = (self.broke_off_unix_ns, self.first_unix_ns) else {
             return;

@@ -113,7 +113,8 @@ pub fn busy_ticks(stat: &str) -> BTreeMap<CpuId, u64> {
 /// arrive: chance leaves out as many once in 10⁸ times.
 const SAMPLES_MISSING: u64 = 20;
 
-/// Tells an event that has died from CPUs that had nothing to do, on which it need not tick.
+/// Distinguishes an event that has died from a CPU that had nothing to do, on which it need not
+/// tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrivals {
     newest: MonotonicTime,
@@ -169,8 +170,8 @@ impl CpuWatch {
         self.known.iter().map(|(&cpu, &presence)| (cpu, presence))
     }
 
-    /// What has changed: by the list of CPUs now, by what the kernel said since the last look, and
-    /// by the CPUs whose event is silent, with the time of their last sample.
+    /// Returns what has changed: from the current list of CPUs, from the kernel's notifications
+    /// since the last look, and from CPUs with a silent event, with the time of their last sample.
     pub fn look(
         &mut self,
         now: MonotonicTime,

@@ -18,14 +18,14 @@ pub enum RawFrame {
     /// No code: before it the stack of the thread of this name, which ended the wait that the stack
     /// is of, root first.
     WokenBy([u8; 15]),
-    /// No code and no name: the cgroup of the thread that ended the wait, next to its name, for who
-    /// decides whether it may be told.
+    /// Neither code nor a name: the cgroup of the waker thread, next to its name, for deciding
+    /// whether it may be shown.
     WakerCgroup(CgroupId),
     /// No code: says something else of the wait that the stack is of.
     Mark(Mark),
 }
 
-/// What the stack of a wait says beside code.
+/// Marks in the stack of a wait that are not code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mark {
     /// As [`RawFrame::WokenBy`], of a hard interrupt.
@@ -36,7 +36,7 @@ pub enum Mark {
     WakerUnseen,
     /// It had not ended when the capture did.
     StillWaiting,
-    /// Who ended the wait is not told.
+    /// The waker is withheld.
     WakerWithheld,
     /// What ended the wait has more frames than are there.
     WakerCut,

@@ -81,7 +81,7 @@ impl PriorityGovernor {
         }
     }
 
-    /// Tells how long a piece of work took. By the thread itself.
+    /// Reports how long a piece of work took. Called by the thread itself.
     pub fn done(&self, took: Duration, now: MonotonicTime) {
         let raised = self.raised.load(Ordering::Relaxed);
         let rests = raised != 0 && took < IN_TIME && now.since(MonotonicTime(raised)) > RAISED_FOR;

@@ -32,8 +32,8 @@ impl Poller {
         self.control(fd, token, libc::EPOLLIN)
     }
 
-    /// Adds a descriptor that is reported once each time it becomes readable, or hangs up: the ring
-    /// of a CPU that has gone offline would wake the thread for ever otherwise.
+    /// Adds a descriptor that is reported once each time it becomes readable or hangs up. Otherwise
+    /// the ring of a CPU that went offline would wake the thread forever.
     pub fn add_edge(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(fd, token, libc::EPOLLIN | libc::EPOLLET)
     }
@@ -270,8 +270,8 @@ fn filter_online(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a core dump of this process impossible, and reading its memory for those without
-/// CAP_SYS_PTRACE: rings hold copies of stacks of the whole machine.
+/// Prevents core dumps of this process, and reading its memory without CAP_SYS_PTRACE, because the
+/// rings hold copies of stacks from the complete machine.
 pub fn keep_memory_private() -> io::Result<()> {
     let none = libc::rlimit {
         rlim_cur: 0,

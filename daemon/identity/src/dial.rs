@@ -27,7 +27,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// One whose threads have what those of `starter` have.
+    /// Creates a dialer that starts its threads with `starter`, so they have the starter's rights.
     pub fn new(starter: Starter) -> Dialer {
         Dialer {
             starter,

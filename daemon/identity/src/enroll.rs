@@ -28,7 +28,7 @@ const ANSWER_BYTES_MAX: usize = 1 << 20;
 /// What a host calls itself.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName {
-    /// For ever.
+    /// Never changes.
     pub host_id: String,
     /// Today.
     pub hostname: String,

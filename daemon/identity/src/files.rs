@@ -29,7 +29,7 @@ pub struct Files {
     pub authorities: PathBuf,
 }
 
-/// What tells that a file is another, or has changed.
+/// Stamps that show whether a file was replaced or changed.
 pub type Stamps = [Option<(i64, i64, u64, u64)>; 3];
 
 /// Why the files cannot be used.

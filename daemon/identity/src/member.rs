@@ -25,7 +25,7 @@ const FILES_INTERVAL: Duration = match cfg!(test) {
     false => Duration::from_secs(5),
 };
 
-/// What a host is a member of, with its key; tells of each change.
+/// The host's membership with its key; notifies of each change.
 pub type Changes = watch::Receiver<Option<Arc<(String, Membership)>>>;
 
 /// Why a host does not join or leave.
@@ -129,7 +129,7 @@ impl HostMember {
         member
     }
 
-    /// True for one whose certificate somebody else renews.
+    /// True for a membership with a certificate that another tool renews.
     pub fn is_of_files(&self) -> bool {
         self.files.is_some()
     }
@@ -167,7 +167,7 @@ impl HostMember {
         Some((membership.collector.clone(), membership.tls(key)))
     }
 
-    /// Tells memberships apart: another number once the host has joined again, or left.
+    /// Distinguishes memberships: the number changes when the host joins again or leaves.
     pub fn joined(&self) -> u64 {
         self.joined.load(Ordering::Relaxed)
     }
@@ -182,7 +182,7 @@ impl HostMember {
         let _ = self.dialer.set(dialer);
     }
 
-    /// Tells of each change of the membership.
+    /// Notifies of each change of the membership.
     pub fn changes(&self) -> Changes {
         self.membership.subscribe()
     }
@@ -286,7 +286,7 @@ impl HostMember {
                     return;
                 }
                 if before.is_none() {
-                    // Before those who wait are told.
+                    // Before the waiting tasks are notified.
                     self.joined.fetch_add(1, Ordering::Relaxed);
                 }
                 self.membership.send_replace(Some(Arc::new(new)));
@@ -309,7 +309,7 @@ impl HostMember {
     ) -> Result<(), JoinError> {
         let kept = membership.clone();
         self.on_disk(move |store| store.keep(&kept)).await?;
-        // Before those who wait are told.
+        // Before the waiting tasks are notified.
         self.joined.fetch_add(joins, Ordering::Relaxed);
         self.membership
             .send_replace(Some(Arc::new((key, membership))));

@@ -51,8 +51,8 @@ const STARTED_OVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A JVM whose code has samples rewrites its list after so many times the refresh even when all
-/// of them have names: a method may lie at an address that the last list gives another.
+/// A JVM with samples rewrites its list after this many refresh intervals even if all frames have
+/// names, because a method may now be at an address that the last list assigns to another.
 const LISTS_OLD: u32 = 10;
 
 /// Most threads that remove files at a time.
@@ -96,7 +96,7 @@ impl From<&Jit> for AskOptions {
     }
 }
 
-/// A process whose generated code is to be named.
+/// A process with generated code that needs names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachTarget {
     /// Its id.
@@ -164,7 +164,7 @@ impl RuntimeAttacher {
         self
     }
 
-    /// Tells what came of each process.
+    /// Sets where the result for each process is reported.
     pub fn reporting_to(mut self, runtimes: Arc<Runtimes>) -> RuntimeAttacher {
         self.runtimes = Some(runtimes);
         self

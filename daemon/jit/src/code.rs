@@ -26,15 +26,15 @@ const SHORT_BYTES_MAX: u64 = 64 << 10;
 /// Longer pieces that went and are kept. Unit: pieces.
 const LONG_GONE_MAX: usize = 256;
 
-/// Memory of one piece beside its code. Unit: bytes: key and value, and the slack of the tree's
-/// nodes, which are between half full and full.
+/// Memory of one piece in addition to its code. Unit: bytes: key and value, and the slack of the
+/// tree's nodes, which are between half full and full.
 const PIECE_BYTES: usize = 88;
 
-/// Memory of one code beside its name and lines. Unit: bytes: 40, and what the allocator adds to it
-/// and to the name.
+/// Memory of one code in addition to its name and lines. Unit: bytes: 40, plus the allocator's
+/// overhead for it and the name.
 const CODE_BYTES: usize = 64;
 
-/// Memory of the lines of one code beside the lines themselves. Unit: bytes.
+/// Memory of the lines of one code in addition to the lines themselves. Unit: bytes.
 const LINES_BYTES: usize = 48;
 
 /// When something happened: after `after` and not later than `by`; exactly then where both are
@@ -107,7 +107,7 @@ impl Lines {
 pub struct Code {
     /// Its name as the runtime wrote it, made harmless.
     pub name: Box<str>,
-    /// Its source lines, where the runtime told any.
+    /// Its source lines, if the runtime wrote any.
     lines: Option<Box<Lines>>,
 }
 
@@ -131,9 +131,9 @@ impl Code {
 pub enum CodeLookup<'a> {
     /// This code, at this offset from its start.
     Code(&'a Code, u64),
-    /// One of several, and nothing tells which.
+    /// One of several, and it is unknown which.
     Unsure,
-    /// Nothing that the runtime told of.
+    /// Nothing that the runtime reported.
     Nothing,
 }
 
@@ -360,9 +360,9 @@ impl CodeMap {
         }
     }
 
-    /// The code that was the first to be listed at an address after `at` and by `by`, for a time at
-    /// which nothing is known to have lain there: a runtime that gathers what it writes tells of
-    /// code after it ran it. Only of code whose time is not exact; where it is, nothing lay there.
+    /// The code that was first listed at an address after `at` and before or at `by`, for a time at
+    /// which no code is known there: a runtime that buffers its output reports code after running
+    /// it. Only for code without an exact time; with an exact time, nothing was there.
     pub fn soon(&self, address: u64, at: MonotonicTime, by: MonotonicTime) -> CodeLookup<'_> {
         let gone = self.gone_between(address, at, by).map(|gone| &gone.piece);
         let all = gone.chain(self.live_at(address));

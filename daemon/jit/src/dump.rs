@@ -76,7 +76,7 @@ pub enum DumpError {
     /// Code of another architecture.
     #[error("the jitdump is for another architecture, ELF machine {0}")]
     Machine(u32),
-    /// A head or record whose size cannot be: where the next one starts is not known.
+    /// A head or record with an impossible size: it is unknown where the next one starts.
     #[error("the jitdump is damaged: it has a record of {0} bytes")]
     RecordSize(u32),
 }
@@ -90,10 +90,10 @@ pub struct DumpCounts {
     pub skipped: u64,
     /// Records of another process than the one that the head names: of a child that writes on.
     pub foreign: u64,
-    /// Records whose time was not of the sampler's clock, or cannot be: the reading's time was
-    /// taken.
+    /// Records with a time that is impossible or not of the sampler's clock: the time of reading
+    /// was used.
     pub untimed: u64,
-    /// Lines left out: too many, or not of the code they are told of.
+    /// Lines left out: too many, or not within the code they were written for.
     pub lines_dropped: u64,
     /// Unwinding information left out: too long.
     pub unwinding_dropped: u64,
@@ -138,14 +138,14 @@ pub struct DumpReader {
     /// Bytes to pass over before the part starts.
     skip: u64,
     record: Prefix,
-    /// The process that writes it, by the number it has for itself; 0 until the head is read, or
-    /// when that does not tell.
+    /// The process that writes it, by its own pid; 0 until the head is read, or if the head does
+    /// not say.
     pid: u32,
     arch_timestamps: bool,
     of_v8: bool,
     /// Time of the latest record that had one.
     latest: u64,
-    /// Until when records are not told in order, since one had no time.
+    /// Records before this time may be out of order, because one of them had no time.
     unsure_until: Option<MonotonicTime>,
     lines: Pending,
     unwinding: Option<Vec<u8>>,
@@ -202,7 +202,7 @@ impl DumpReader {
             }
             let (now, rest) = bytes.split_at(missing);
             bytes = rest;
-            // A part that lies whole in this piece is looked at where it is.
+            // A part that is completely in this piece is parsed in place.
             let mut whole = std::mem::take(&mut self.gathered);
             let part = if whole.is_empty() {
                 now
@@ -248,7 +248,7 @@ impl DumpReader {
         self.gathered.capacity() + self.lines.heap_bytes() + unwinding
     }
 
-    /// Takes a part that is there whole.
+    /// Handles a complete part.
     fn take(
         &mut self,
         part: &[u8],
@@ -355,7 +355,7 @@ impl DumpReader {
         });
         let Some(facts) = facts else {
             self.counts.skipped += 1;
-            // What was told for this code is of no other.
+            // The information that precedes this code belongs to no other.
             self.unwinding = None;
             return self.next_record();
         };

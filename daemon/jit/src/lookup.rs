@@ -37,8 +37,8 @@ const LOCK_RETRY: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub struct JitSymbolLookup {
     notices: SyncSender<Notice>,
-    /// Batches without generated code that `fp-jit` is still told of: it forgets what had its last
-    /// samples in those before.
+    /// Batches without generated code that `fp-jit` still has to be informed of, so that it forgets
+    /// processes with their last samples in earlier ones.
     owed: u8,
 }
 

@@ -15,7 +15,7 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Reads one perf map, fed in pieces of any size as the file grows.
 #[derive(Debug, Default)]
 pub struct MapReader {
-    /// Start of a line whose end is not written yet.
+    /// Start of a line that is not completely written yet.
     partial: Vec<u8>,
     /// True inside a line that is too long, until its end.
     skipping: bool,
@@ -25,7 +25,7 @@ pub struct MapReader {
 }
 
 impl MapReader {
-    /// One whose first bytes may be the rest of a line.
+    /// Creates a reader that may start in the middle of a line.
     pub fn within_a_line() -> MapReader {
         MapReader {
             skipping: true,

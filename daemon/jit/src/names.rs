@@ -97,7 +97,7 @@ pub fn clean(raw: &str) -> Cleaned<'_> {
         .unwrap_or_else(|| Cleaned::of(name).interpreted_if(is_interpreter(name)))
 }
 
-/// The frame of a raw name: cleaned, with the raw name beside it where that is another.
+/// The frame of a raw name: the cleaned name, and the raw name if it differs.
 ///
 /// `place` is a file and a line known from elsewhere; it wins over what the name says. Texts are
 /// cut at [`names::NAME_BYTES_MAX`], control characters are replaced.
@@ -130,7 +130,7 @@ fn capped(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Code that runs functions whose names are not in the stack.
+/// Code that runs functions with names that are not in the stack.
 fn is_interpreter(name: &str) -> bool {
     name == "Interpreter"
         || name == "Builtin:InterpreterEntryTrampoline"
@@ -370,7 +370,7 @@ fn hotspot(name: &str) -> Option<Cleaned<'_>> {
     })
 }
 
-/// What a JVM tells hidden classes of one name apart by: an address or a number.
+/// The suffix by which a JVM distinguishes hidden classes of one name: an address or a number.
 fn is_hidden_number(text: &str) -> bool {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

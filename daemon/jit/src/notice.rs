@@ -7,8 +7,9 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use unwind::process::{DumpSeen, ProcessInstance};
 
-/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells
-/// of some hundred processes; what finds no room is told again with the next sample.
+/// Most notices that wait for `fp-jit`, which handles all of them at once. On a large host the
+/// start reports some hundred processes; a notice that does not fit is repeated with the next
+/// sample.
 pub const NOTICES_MAX: usize = 1024;
 
 /// A process with samples to be named.
@@ -25,7 +26,7 @@ pub struct SymbolRequest {
 /// What is known of one process, for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct SharedCodeMap {
-    /// Whose.
+    /// The process.
     pub id: ProcessId,
     /// What is known; shared, and locked for moments.
     pub known: Arc<Mutex<GeneratedCode>>,
@@ -33,14 +34,14 @@ pub struct SharedCodeMap {
     pub late: bool,
 }
 
-/// What `fp-jit` is told and asked.
+/// Messages to `fp-jit`.
 #[derive(Debug)]
 pub enum Notice {
     /// A process has its first sample in generated code.
     Met(ProcessInstance),
     /// A process has mapped a jitdump.
     Dump(Box<DumpSeen>),
-    /// A process that was told of has ended, then.
+    /// A reported process has ended, at this time.
     Ended(ProcessId, MonotonicTime),
     /// No sample before this will be asked for.
     Named(MonotonicTime),

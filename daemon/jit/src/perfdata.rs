@@ -38,7 +38,7 @@ pub fn text<'a>(file: &'a [u8], name: &str) -> Option<&'a str> {
             let value = entry.get(value_at..value_at.checked_add(values)?)?;
             return c_text(value);
         }
-        // An entry without length would be looked at for ever.
+        // An entry with length zero would loop forever.
         at = at.checked_add(length.max(1))?;
     }
     None

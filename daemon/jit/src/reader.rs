@@ -85,8 +85,7 @@ impl GeneratedCode {
         }
     }
 
-    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of
-    /// this one.
+    /// Bytes left, given what all processes hold and `beside` bytes of this one.
     fn room_beside(&self, beside: usize) -> usize {
         let others = self.room.held.load(Ordering::Relaxed);
         let others = others.saturating_sub(self.counted);
@@ -103,7 +102,7 @@ impl GeneratedCode {
         self.dumped.set_bytes_max(dumped);
     }
 
-    /// Counts what is held, and what is held `beside` it. Returns both together.
+    /// Counts what is held, plus `beside` bytes. Returns the sum.
     fn count(&mut self, beside: usize) -> usize {
         let now = self.heap_bytes() + beside;
         let held = &self.room.held;
@@ -222,7 +221,7 @@ pub struct Reader {
     target: Option<Target>,
     map: Option<MapFile>,
     left: Option<Left>,
-    /// The same of the process whose map this one uses.
+    /// The same for the process that owns this one's map.
     left_of_ancestors: Option<Left>,
     /// When such a process is looked for again.
     inherited_due: MonotonicTime,
@@ -279,7 +278,7 @@ impl Reader {
         }
     }
 
-    /// Reads on, and looks for another file when an address is not known. May wait for ever.
+    /// Reads on, and looks for another file if an address is unknown. May wait forever.
     pub fn refresh(
         &mut self,
         request: &ReadRequest,
@@ -392,7 +391,7 @@ impl Reader {
                 continue;
             };
             if look.rewritten {
-                // What it told before keeps its times.
+                // What was read before keeps its times.
                 dump.reader = DumpReader::default();
             }
             let before = dump.tail.read_to();
@@ -531,7 +530,7 @@ impl Reader {
         map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
     }
 
-    /// What is held beside what is known. The sampler has the rules too.
+    /// Memory held besides the names. The sampler has the rules too.
     fn heap_bytes(&self) -> usize {
         let map = self.map.as_ref().map_or(0, |file| {
             let newer = file.newer.as_ref().map_or(0, CodeMap::heap_bytes);

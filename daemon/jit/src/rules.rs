@@ -42,7 +42,7 @@ pub const ROWS_MAX: usize = 131_072;
 /// How the names of PHP's stubs start, which are in every perf map and jitdump it writes.
 const PHP_STUBS: &str = "JIT$$";
 
-/// The function whose frame PHP's compiled code runs in.
+/// PHP's compiled code runs in the frame of this function.
 const PHP_LOOP: &[u8] = b"execute_ex";
 
 /// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900
@@ -60,7 +60,7 @@ pub struct RuleCounts {
     pub taken: u64,
     /// Trampolines found by their shape.
     pub trampolines: u64,
-    /// Unwinding information that made no sense, or is not of the code it was told for.
+    /// Unwind information that made no sense, or does not belong to the code it came with.
     pub senseless: u64,
     /// Pieces refused at the bounds.
     pub refused: u64,
@@ -86,7 +86,7 @@ enum Beam {
     Unknown,
     /// It is not.
     No,
-    /// By this its stacks are told.
+    /// Unwind rules for stacks of Erlang's virtual machine.
     Stacks(Arc<BeamStacks>),
 }
 
@@ -108,7 +108,7 @@ pub struct RuleScan {
 }
 
 impl ToLook {
-    /// Looks. Reads files and memory of the process, and so may wait for ever: for helpers.
+    /// Examines the process. Reads its files and memory, and so may wait forever: for helpers only.
     pub fn look(&self) -> RuleScan {
         let stubs = self.stubs.then_some(self.pid);
         RuleScan {
@@ -147,7 +147,7 @@ pub struct RulesBuilder {
 }
 
 impl RulesBuilder {
-    /// Code came, with unwinding information beside it.
+    /// Adds code that came with unwind information.
     pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>) {
         self.unload(range.clone());
         match written::rows(&range, unwinding) {
@@ -187,11 +187,11 @@ impl RulesBuilder {
         }
     }
 
-    /// What is to be looked at: code among what is named now whose shape may be known, and now and
-    /// then whatever memory may hold such code without a name. Hand it to [`ToLook::look`], in a
-    /// helper, and what that finds to [`RulesBuilder::add`]. Ask once a second while the process
-    /// has samples in generated code; `changed` says that there may be other names than at the last
-    /// call.
+    /// Returns what needs to be examined: code among the current names that may have a known shape
+    /// and, from time to time, any memory that may hold such code without a name. Pass it to
+    /// [`ToLook::look`], in a helper, and its result to [`RulesBuilder::add`]. Call once a second
+    /// while the process has samples in generated code; `changed` says that names may differ from
+    /// the last call.
     pub fn unseen(&mut self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ToLook> {
         self.asked += 1;
         let stubs = match self.lent {
@@ -244,7 +244,7 @@ impl RulesBuilder {
         self.arenas.iter().any(of_arena) || self.pieces.contains_key(&address)
     }
 
-    /// Looks and takes in what was found, while `code` stands still. May wait for ever.
+    /// Examines the process and adds the result, while `code` does not change. May wait forever.
     pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
         if let Some(asked) = self.unseen(pid, code, true) {
             let seen = asked.look();

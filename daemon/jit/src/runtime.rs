@@ -100,7 +100,7 @@ impl Runtime {
 pub struct Facts {
     /// What makes its code.
     pub runtime: Runtime,
-    /// Version, where the name of a file tells it: CPython's.
+    /// Version, if the name of a file contains it: CPython's.
     pub version: Option<(u32, u32)>,
     /// True when it maps a jitdump.
     pub dump: bool,
@@ -130,7 +130,7 @@ fn open(map: &Map, pid: u32, target: &Target) -> Option<File> {
         .or_else(|| open_mapping(pid, map.start, map.end).ok())
 }
 
-/// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
+/// Finds out what a process is; `None` if it is gone or its pid was reused. May wait forever.
 pub fn look(pid: u32, started_by: MonotonicTime) -> Option<Facts> {
     let target = Target::look(pid, started_by)?;
     let facts = look_at(pid, &target);

@@ -27,9 +27,9 @@ const GENERATION: Duration = Duration::from_secs(60);
 pub struct StackCounts {
     /// Samples.
     pub samples: u64,
-    /// Those whose stack is complete.
+    /// Those with a complete stack.
     pub complete: u64,
-    /// Those whose stack is not whole and ends at a frame in generated code.
+    /// Those with an incomplete stack that ends at a frame in generated code.
     pub cut: u64,
     /// Frames in generated code, by samples.
     pub frames: u64,
@@ -114,8 +114,8 @@ pub struct Runtimes {
 pub struct Table {
     /// By process.
     pub entries: HashMap<ProcessId, RuntimeEntry>,
-    /// What came of asking processes whose samples have not been counted yet: a process is asked as
-    /// soon as one is taken. Oldest first.
+    /// Results of asking processes that have no counted samples yet, because a process is asked at
+    /// its first sample. Oldest first.
     pub asked: VecDeque<(ProcessId, AskReport)>,
     generation: MonotonicTime,
 }

@@ -49,7 +49,7 @@ pub struct Tail {
     looked: FileState,
 }
 
-/// What a look at a file told.
+/// The state of a file when it was examined.
 #[derive(Clone, Copy, Debug)]
 pub struct FileState {
     /// Its size. Unit: bytes.

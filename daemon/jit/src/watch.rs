@@ -70,17 +70,17 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Longest wait for all of them together: the rest of a window is for naming.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// A process whose files take longer than this is left out at ticks: others come first.
+/// A process with files that take longer than this is skipped at ticks: others come first.
 const SLOW: Duration = Duration::from_millis(200);
 
 /// Who has read this much may take long.
 const SLOW_BYTES: u64 = 1 << 20;
 
-/// How long a process is refused whose code is more than there is memory for.
+/// How long a process is rejected if its code needs more memory than there is.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// Memory for all that is known, beside the most for one process: as much again, so that a map of
-/// the largest size can be read again while the old one is in use.
+/// Memory for everything known, as a multiple of the most for one process: twice as much, so that a
+/// map of the largest size can be read again while the old one is in use.
 pub const ROOM_OF_MAPS: u64 = 2;
 
 /// Bytes of all files together that are read at once, and for each second since: a hundred
@@ -100,9 +100,9 @@ struct Watched {
     closed: bool,
     /// Jitdumps to be opened.
     dumps: Vec<DumpSeen>,
-    /// All it was told of.
+    /// All jitdumps reported for it.
     told: Vec<DumpSeen>,
-    /// When it last had samples, or was told of.
+    /// When it last had samples, or was reported.
     used: MonotonicTime,
     ended: Option<MonotonicTime>,
     /// When to look for files again, and how long to wait then.
@@ -114,7 +114,7 @@ struct Watched {
     follows: bool,
     /// Rules that the sampler has not got yet.
     rules: Option<Arc<GeneratedRules>>,
-    /// The sampler was told what there is: its first samples wait for that.
+    /// The sampler has the rules; its first samples wait for that.
     answered: bool,
 }
 
@@ -146,7 +146,7 @@ impl Watched {
         }
     }
 
-    /// Closes its files and forgets what they told: they are read again when they are wanted.
+    /// Closes its files and forgets their content: they are read again when needed.
     fn start_over(&mut self, defaults: &Defaults) {
         let told = std::mem::take(&mut self.told);
         *self = Watched {
@@ -256,7 +256,7 @@ impl Watcher {
         }
     }
 
-    /// Takes in what was told, then answers what was asked.
+    /// Handles the notices, then answers the queries.
     pub fn take(&mut self, notices: impl Iterator<Item = Notice>) {
         let now = MonotonicTime::now();
         let mut due: Vec<ProcessId> = Vec::new();
@@ -294,7 +294,7 @@ impl Watcher {
         self.look_at(due);
     }
 
-    /// Looks for files of processes that were just told of, or ended, and reads what there is.
+    /// Looks for files of processes that were just reported, or ended, and reads them.
     fn look_at(&mut self, mut due: Vec<ProcessId>) {
         if due.is_empty() {
             return;
@@ -587,7 +587,7 @@ impl Watcher {
             if named || idle {
                 attacher.forget(id);
             }
-            // Nobody tells again of a jitdump that is mapped.
+            // A mapped jitdump is not reported again.
             let stays = !named && (!idle || !watched.told.is_empty());
             if stays && idle && watched.bytes > 0 {
                 watched.start_over(defaults);
@@ -599,7 +599,7 @@ impl Watcher {
     /// Forgets the process that has been without samples for the longest; false when all have some.
     fn forget_idle(&mut self, now: MonotonicTime) -> bool {
         let idle = self.processes.values().filter(|one| !one.is_wanted(now));
-        // Nobody tells again of a jitdump that is mapped: those that have one go last.
+        // A mapped jitdump is not reported again, so processes that have one go last.
         let first = idle.min_by_key(|one| (!one.told.is_empty(), one.used));
         let Some(id) = first.map(|one| one.whose.id) else {
             return false;

@@ -22,8 +22,8 @@ const STATES_MAX: usize = 32;
 const HARDIRQ: u64 = 0x08;
 const SOFTIRQ: u64 = 0x10;
 
-/// States of a thread by letter, as Linux has them since 4.14 (include/linux/sched.h,
-/// `task_index_to_char`): for a format whose `print fmt` lists none.
+/// States of a thread by letter since Linux 4.14 (include/linux/sched.h, `task_index_to_char`), for
+/// a format with a `print fmt` that lists none.
 const DOCUMENTED_STATES: [(u64, u8); 8] = [
     (0x01, b'S'),
     (0x02, b'D'),
@@ -101,7 +101,7 @@ pub enum Leaving {
     Stopped,
     /// It could go on: another one had to run.
     Preempted,
-    /// For ever.
+    /// The thread has ended.
     Dead,
 }
 
@@ -224,7 +224,8 @@ pub struct WakingFormat {
 }
 
 impl WakingFormat {
-    /// The tracepoint. `sched_wakeup` is of no use: it may be told on the CPU of the woken thread.
+    /// The tracepoint. `sched_wakeup` is of no use, because the CPU of the woken thread may record
+    /// it.
     pub const NAME: &str = "sched:sched_waking";
 
     /// Reads a `format` file.

@@ -158,7 +158,7 @@ macro_rules! wait_counts {
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct WaitCounts {
             $($(#[$meta])* pub $field: u64,)*
-            /// CPUs whose idle task does not report when it switches to a thread.
+            /// CPUs with an idle task that does not report when it switches to a thread.
             pub silent: CpuMask,
         }
 
@@ -193,11 +193,11 @@ wait_counts! {
     ongoing,
     /// Their length up to the end.
     ongoing_ns,
-    /// Waits given out whose end was not seen: they end with their wake-up.
+    /// Waits with an unseen end: they end at their wake-up.
     estimated,
     /// Their length up to the wake-up.
     estimated_ns,
-    /// Waits given out that ended and whose wake-up was not seen.
+    /// Waits that ended without a recorded wake-up.
     wakers_unseen,
     /// Large copies that showed what likeness would have said of the same wait.
     alike_checked,
@@ -214,8 +214,8 @@ wait_counts! {
     /// Threads that ran before they were seen to leave: if they had been waiting when the capture
     /// started, that wait is not known.
     started_before,
-    /// Waits of which a record was lost, or may have been, and whose wake-up was not seen: left
-    /// out, for they may have been several.
+    /// Waits without a recorded wake-up of which a record was lost, or may have been: dropped,
+    /// because they may have been several waits.
     unknown,
     /// The most that they can have lasted, as far as a start is known.
     unknown_ns,

@@ -32,7 +32,7 @@ use std::time::Duration;
 /// Frames of a stack that found no room.
 const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(Unnamed::Limit)];
 
-/// CPUs that are told apart; `NR_CPUS` of the largest kernels is 8,192.
+/// Most CPUs; `NR_CPUS` of the largest kernels is 8,192.
 const CPUS_MAX: usize = 1 << 14;
 
 /// When and where a record was made.
@@ -90,10 +90,10 @@ struct Place {
     first: Option<Woken>,
 }
 
-/// Which events have told of a switch or a wake-up.
+/// Which events have reported a switch or a wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SeenBy {
-    /// The one that tells of every switch.
+    /// The event that reports every switch.
     Every,
     /// The one that copies stacks.
     Copying,
@@ -149,8 +149,8 @@ struct Cpu {
     unseen: u32,
 }
 
-/// Threads that come unseen to a CPU, whose idle task was never seen to leave, before it is called
-/// silent: a record that the kernel skips now and then does not make it so.
+/// Number of threads that arrive unannounced on a CPU, while its idle task never reports leaving,
+/// before the CPU is called silent. A record that the kernel skips now and then is not enough.
 pub(super) const SILENT_MIN: u32 = 16;
 
 struct Thread {
@@ -213,7 +213,7 @@ impl Machine {
     }
 
     /// Switches are missing, or may be. Every wait that started before the end of that time and had
-    /// not ended before its start is unknown. Told before the records of that time.
+    /// not ended before its start is unknown. Must be called before the records of that time.
     pub fn lost_switches(&mut self, loss: Loss) {
         self.coming[0] = Some(loss.with(self.coming[0]));
     }
@@ -246,8 +246,8 @@ impl Machine {
         }
     }
 
-    /// A thread leaves its CPU, to wait. `copied`: told by the event that copies stacks, which
-    /// tells of a switch beside the one that tells of every switch, before it or after.
+    /// A thread leaves its CPU to wait. `copied`: reported by the event that copies stacks, which
+    /// reports a switch in addition to the event for all switches, before it or after.
     ///
     /// `emit` gets the wait before, if that ended unseen.
     pub fn waits(
@@ -265,7 +265,8 @@ impl Machine {
             && place.since >= self.doubt
             && place.is_of(at.cpu, switch, copied)
         {
-            // The same switch, told twice: the larger copy counts, unless it alone ends too early.
+            // The same switch, reported twice: the larger copy counts, unless only that one is
+            // incomplete.
             let better = match (waiting.end.is_complete(), place.end.is_complete()) {
                 (true, false) => true,
                 (false, true) => false,
@@ -315,7 +316,7 @@ impl Machine {
         self.ends(at, tid, emit);
     }
 
-    /// A thread leaves its CPU for ever. `emit` as in [`Machine::waits`].
+    /// A thread ends and leaves its CPU. `emit` as in [`Machine::waits`].
     pub fn ends(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
         self.switch_of(at.cpu, true);
         self.cpu(at.cpu).idle_left |= tid == Tid(0);
@@ -356,7 +357,8 @@ impl Machine {
         }
     }
 
-    /// A thread runs, as it tells itself. Where the switch to it told of it before, nothing is new.
+    /// A thread reports itself that it runs. If the switch to it was already reported, nothing
+    /// changes.
     pub fn arrives(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
         if self.cpu(at.cpu).next != Some(tid) {
             self.runs(at, tid, emit);
@@ -369,16 +371,17 @@ impl Machine {
         self.threads.get(&tid).map(|thread| thread.who)
     }
 
-    /// True when it is of use to tell who wakes this thread.
+    /// True if the waker of this thread is needed.
     pub fn wants_waker(&self, tid: Tid) -> bool {
         self.threads.contains_key(&tid)
     }
 
-    /// A thread is woken. `copied`: told by the event that copies stacks, as in [`Machine::waits`].
+    /// A thread is woken. `copied`: reported by the event that copies stacks, as in
+    /// [`Machine::waits`].
     ///
-    /// Where both events tell of a wake-up, the thread on the CPU is the same and woke the same
-    /// thread, and has not been away in between: of one that woke it twice, the first time to no
-    /// effect, the newest stack that is not a copy counts.
+    /// If both events report a wake-up, the thread on the CPU is the same, it woke the same thread,
+    /// and it has not left in between. If it woke that thread twice, the first time without effect,
+    /// the newest stack that is not a copy counts.
     pub fn woken(&mut self, at: At, tid: Tid, waker: &Waker<'_>, copied: bool) {
         let switch = self.switch_of(at.cpu, false);
         let Some(thread) = self.threads.get_mut(&tid) else {
@@ -466,8 +469,8 @@ impl Machine {
         }
     }
 
-    /// Ends a wait whose end was not seen: at its wake-up, if that was, else it is dropped. Returns
-    /// the wake-up that is of the wait after it.
+    /// Ends a wait with an unseen end: at its wake-up if there was one, otherwise it is dropped.
+    /// Returns the wake-up that belongs to the next wait.
     fn end_unseen(
         &mut self,
         now: MonotonicTime,
@@ -679,7 +682,7 @@ impl Machine {
 }
 
 impl Place {
-    /// True when a record tells of the switch that this is of.
+    /// True if a record reports the switch to which this belongs.
     fn is_of(&self, cpu: CpuId, switch: u64, copied: bool) -> bool {
         let same = match self.seen_by {
             // The copy comes after: of the newest switch.

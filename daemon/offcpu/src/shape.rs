@@ -40,9 +40,9 @@ pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
     out.extend_from_slice(wait.frames);
 }
 
-/// What is kept of a waker whose stack is `frames`, leaf first and whole when `whole`. `entries`
-/// are address ranges of the kernel's entries into interrupts, sorted: behind them lies what was
-/// interrupted.
+/// The kept frames of a waker with the stack `frames`, leaf first; `whole` says that the stack is
+/// complete. `entries` are the sorted address ranges of the kernel's entries into interrupts: the
+/// frames after them were interrupted.
 pub fn waker_of<'a>(
     (thread, cgroup): (Comm, CgroupId),
     within: Within,

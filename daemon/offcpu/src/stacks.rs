@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 /// Frames of the smallest buffer; each class has twice those of the one before.
 const SMALLEST: usize = 8;
 
-/// Classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames beside 127 of a
+/// Size classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames plus 127 of a
 /// chain.
 const CLASSES: usize = 8;
 
@@ -37,7 +37,7 @@ pub struct Stacks {
     held_max: usize,
 }
 
-/// The class whose buffers have room for so many frames; `None`: none has.
+/// The class with room for this many frames; `None`: there is none.
 fn class_of(frames: usize) -> Option<usize> {
     (0..CLASSES).find(|&class| SMALLEST << class >= frames)
 }

@@ -82,7 +82,7 @@ struct RingState {
 }
 
 impl RingState {
-    /// Loss told by a record; the event's own count may have known before.
+    /// A record reports a loss; the event's own count may already include it.
     fn lost_record(&mut self, records: u64) {
         let before = self.told.max(self.counted);
         self.told = self.told.saturating_add(records);
@@ -105,9 +105,9 @@ impl RingState {
 pub struct CpuRing {
     /// Which CPU.
     pub cpu: CpuId,
-    /// None in benches and tests, whose rings no kernel fills.
+    /// None in benches and tests with rings that no kernel fills.
     counter: Option<Counter>,
-    /// Tells of threads that come to the CPU, into the same ring.
+    /// Reports threads that arrive on the CPU, into the same ring.
     arrivals: Option<Counter>,
     /// It holds the side band alone, and no samples.
     is_side_band: bool,
@@ -140,8 +140,8 @@ pub struct CpuRing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Still {
     since: Option<MonotonicTime>,
-    /// Scans whose losses are of a ring that stands still: the one now, and the next one, because a
-    /// `LOST` record is written when there is room again.
+    /// Number of scans with losses that belong to a stall: this one and the next, because a `LOST`
+    /// record is written when there is room again.
     scans: u8,
 }
 
@@ -192,7 +192,7 @@ impl CpuRings {
             side_band,
             features,
         } = event::open(cpu, spec, features)?;
-        // First, so that no sample is of a process that nobody tells of.
+        // Opened first, so that no sample belongs to an unreported process.
         let side_band = side_band.map(|counter| {
             CpuRing::mapped(
                 cpu,
@@ -290,7 +290,7 @@ impl CpuRing {
         let start = MonotonicTime::now();
         let known = RingState {
             meter: LossMeter::new(pace, start),
-            // Tells when sampling started until there is a sample.
+            // Until there is a sample, this is the time when sampling started.
             counts: CpuCounts {
                 newest: start,
                 ..CpuCounts::default()
@@ -349,7 +349,7 @@ impl CpuRing {
         self.fd().map(|fd| (fd, self.is_side_band))
     }
 
-    /// Has the ring tell of each thread that comes to the CPU, from now on.
+    /// Makes the ring report each thread that arrives on the CPU, from now on.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -382,7 +382,7 @@ impl CpuRing {
         }
     }
 
-    /// True when it was told to leave and nothing is in it any more.
+    /// True if it was asked to leave and is empty.
     pub(super) fn has_left(&self) -> bool {
         self.leaving && self.ring.tail() == self.ring.head()
     }
@@ -463,7 +463,7 @@ impl CpuRing {
         None
     }
 
-    /// Passes over a record whose time is not known. What it says of losses holds all the same.
+    /// Skips a record with an unknown time. What it reports about losses still counts.
     fn skip(&mut self, flow: FlowEvent) {
         self.seen.counts.malformed += 1;
         match flow {

@@ -34,7 +34,7 @@ pub enum RingsError {
         #[source]
         source: io::Error,
     },
-    /// Memory beside the rings.
+    /// Memory other than the rings.
     #[error("failed to map memory for records")]
     Memory(#[source] io::Error),
     /// A kernel that takes less for one CPU than for the others.

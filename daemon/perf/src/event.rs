@@ -75,7 +75,7 @@ enum Brings {
 /// A feature the daemon can do without, and the kernel that brought it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Lost counts per event (6.0): without it only `LOST` records tell.
+    /// Lost counts per event (6.0): without it only `LOST` records report losses.
     ReadLost,
     /// Build ids in mappings (5.12): without it files are known by inode.
     BuildId,
@@ -277,7 +277,7 @@ fn open_one(
     }
 }
 
-/// What an event tells of itself when it is read, by its `read_format`.
+/// The counts in an event's own `read_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReadCounts {
     /// Records that found no room in the ring, as the kernel counts them: it knows before a `LOST`

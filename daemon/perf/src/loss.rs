@@ -30,9 +30,8 @@ pub struct LossGap {
 }
 
 impl LossGap {
-    /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost
-    /// and nothing is made by it. A gap whose ends are the wrong way round counts as one without
-    /// length.
+    /// Divides it at `at` in proportion to time: the part before, and the rest. The sum stays the
+    /// same. A gap that ends before it starts counts as one without length.
     pub fn split(self, at: MonotonicTime) -> (LossGap, LossGap) {
         let until = self.until.max(self.from);
         let at = at.max(self.from).min(until);
@@ -91,7 +90,7 @@ pub struct LossMeter {
     lost: u64,
     /// Since then something happened that lets samples go without a count.
     uncounted: bool,
-    /// Samples told as lost since then, and up to when.
+    /// Samples reported as lost since then, and until when.
     told: u64,
     told_until: MonotonicTime,
 }
@@ -101,7 +100,7 @@ impl LossMeter {
     pub fn new(pace: SampleSpacing, start: MonotonicTime) -> LossMeter {
         let (distance, period) = match pace {
             SampleSpacing::Fixed(distance) => (distance, distance),
-            // Not in nanoseconds: the first sample tells.
+            // Not in nanoseconds: the first sample sets it.
             SampleSpacing::Varying(distance) => (distance, 0),
             SampleSpacing::Counted | SampleSpacing::Never => (1, 0),
         };
@@ -151,7 +150,7 @@ impl LossMeter {
     }
 
     /// Samples may be missing that nobody counted: the event was throttled, or a part of the ring
-    /// was unreadable. Time alone tells how many.
+    /// was unreadable. Only the time shows how many.
     pub fn uncounted(&mut self) {
         self.uncounted = true;
     }
@@ -203,7 +202,7 @@ impl LossMeter {
         if samples == 0 {
             return None;
         }
-        // What was told may reach beyond a sample that was on its way for long.
+        // The reported loss may extend beyond a sample that was delayed for long.
         let until = until.max(self.told_until);
         let gap = LossGap {
             from: self.told_until,

@@ -10,7 +10,7 @@
 use agent_config::{Sampling, Unwind, UnwindMode};
 use host::facts::Environment;
 
-/// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth;
+/// Bytes of a sample besides the copy of the stack: header, registers, a callchain of some depth;
 /// and its share of other records. 45–65 KB/s at 99 Hz on two CPUs measured under a fork-heavy
 /// load.
 const SAMPLE_BYTES: u64 = 1024;
@@ -234,8 +234,9 @@ pub struct SetPlan {
 }
 
 impl SetPlan {
-    /// Rings for `rings` CPUs and events of `per_second` samples on a busy CPU with `stack_bytes`
-    /// of stack, beside rings of captures of `used` bytes. `None`: no memory is left for them.
+    /// Plans rings for `rings` CPUs and events of `per_second` samples on a busy CPU with
+    /// `stack_bytes` of stack, given that rings of captures use `used` bytes. `None`: no memory is
+    /// left for them.
     pub fn new(
         machine: &Machine,
         rings: u64,
@@ -342,7 +343,7 @@ fn holds_enough(room: u64, rate_hz: u32, stack_bytes: u64) -> bool {
         && room / (stack_bytes + SAMPLE_BYTES) >= HELD_SAMPLES_MIN
 }
 
-/// What a ring of the side band has beside one of `ring_bytes` for samples.
+/// Size of the side band's ring next to one of `ring_bytes` for samples.
 fn side_band(machine: &Machine, ring_bytes: usize) -> usize {
     let bytes = (ring_bytes / SIDE_BAND_SHARE).max(SIDE_BAND_BYTES_MIN);
     // Each ring has a page of its own for the positions.

@@ -270,11 +270,11 @@ pub fn open(
     Ok((counter, features))
 }
 
-/// Opens what tells of each thread that comes to a CPU or leaves it, into the ring of `output`, and
-/// enables it.
+/// Opens the event that reports each thread that arrives on a CPU or leaves it, into the ring of
+/// `output`, and enables it.
 ///
-/// The thread that comes tells of it (`perf_event_task_sched_in`, kernel/events/core.c), not the
-/// one that left: so it is there too where the idle task records nothing.
+/// The arriving thread reports it (`perf_event_task_sched_in`, kernel/events/core.c), not the one
+/// that left, so the report exists even where the idle task records nothing.
 pub(super) fn open_arrivals(cpu: CpuId, output: &Counter) -> io::Result<Counter> {
     let mut builder = Builder::new(Software::DUMMY);
     let fields = SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;

@@ -9,7 +9,7 @@ use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};
 use host::time::MonotonicTime;
 use perf_event_open_sys::bindings as sys;
 
-/// A record whose bytes do not fit its type.
+/// A record with bytes that do not fit its type.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Malformed;
 
@@ -47,7 +47,7 @@ pub enum CpuMode {
     Kernel,
     /// User code.
     User,
-    /// A guest or the hypervisor, whose addresses mean nothing here.
+    /// A guest or the hypervisor: its addresses mean nothing here.
     Other,
 }
 
@@ -102,7 +102,7 @@ pub struct UserState<'a> {
 }
 
 impl std::fmt::Debug for UserState<'_> {
-    /// Tells sizes, never contents.
+    /// Prints sizes, never contents.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let UserState { is_64, full, .. } = self;
         let bytes = self.stack.len();
@@ -382,7 +382,7 @@ fn trailer_at(kind: u32, record: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// Parses a whole record, header included.
+/// Parses a complete record, including its header.
 ///
 /// # Errors
 /// [`Malformed`] when a field lies past its end.

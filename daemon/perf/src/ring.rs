@@ -41,7 +41,7 @@ pub struct Position(pub u64);
 pub struct Damaged;
 
 impl Ring {
-    /// Maps the ring of an event. `data_size` must be a power of two of whole pages.
+    /// Maps the ring of an event. `data_size` must be a power of two of full pages.
     ///
     /// # Errors
     /// What mmap(2) says: EPERM when the locked-memory allowance is used up.

@@ -181,7 +181,7 @@ pub enum Drained<'a> {
     },
     /// Samples that are missing in a ring of a capture; before all records.
     SetGap {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
         /// Number of the event in the set.
         event: u8,
@@ -190,16 +190,16 @@ pub enum Drained<'a> {
     },
     /// A sample of a ring of a capture.
     SetSample {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
         /// Number of the event in the set.
         event: u8,
         /// The sample.
         sample: Sample<'a>,
     },
-    /// A thread comes to a CPU whose arrivals a set was asked for ([`RingSet::tell_arrivals`]).
+    /// A thread arrives on a CPU for which a set requested this ([`RingSet::tell_arrivals`]).
     SetArrival {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
         /// When.
         time: MonotonicTime,
@@ -349,7 +349,7 @@ impl Rings {
         self.counts.iter().map(|(&cpu, &counts)| (cpu, counts))
     }
 
-    /// Samples one more CPU, or one again whose event is dead: what its rings still hold comes out
+    /// Samples one more CPU, or a CPU with a dead event again; records left in its rings are read
     /// first.
     pub fn add(&mut self, rings: CpuRings) {
         self.leave(rings.samples.cpu);
@@ -395,7 +395,7 @@ impl Rings {
         self.rings.iter_mut().for_each(CpuRing::leave);
     }
 
-    /// Takes out a ring that was told to leave and is empty.
+    /// Removes a ring that was asked to leave and is empty.
     pub fn take_left(&mut self) -> Option<CpuRing> {
         let at = self.rings.iter().position(CpuRing::has_left)?;
         Some(self.rings.swap_remove(at))
@@ -561,7 +561,7 @@ impl Rings {
         limit
     }
 
-    /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their
+    /// Reports how far it came; `side_band` and `sets` say what happens to records beyond their
     /// share.
     fn scan_up_to(
         &mut self,

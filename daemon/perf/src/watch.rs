@@ -76,8 +76,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::sync_channel;
 
-    /// Runs `body` with the tid of a thread that writes to `word` whenever it is told to, and a way
-    /// to tell it so that waits until it is done.
+    /// Runs `body` with the tid of a thread that writes to `word` on request, and a function that
+    /// requests it and waits until it is done.
     fn with_writer(body: impl FnOnce(Tid, &AtomicU64, &dyn Fn())) {
         static WORD: AtomicU64 = AtomicU64::new(0);
         let (tell, told) = sync_channel::<()>(1);

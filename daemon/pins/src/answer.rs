@@ -61,9 +61,8 @@ pub enum PinError {
 }
 
 impl Pins {
-    /// The answer of the pin in which the whole range lies; none when there is no such pin. The
-    /// newest, if there are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns`
-    /// of the profile is set.
+    /// The answer from the newest pin that contains all of the range; `None` if there is none.
+    /// Unit: nanoseconds since the Unix epoch. `info.start_unix_ns` of the profile is set.
     ///
     /// # Errors
     /// When its file cannot be read, or the one who asks has gone.
@@ -147,7 +146,7 @@ impl Pins {
         Ok(answer)
     }
 
-    /// A recorder with the windows of a pin, whose monotonic clock is wall time.
+    /// A recorder with the windows of a pin; its monotonic clock is wall time.
     fn unpacked(&self, entry: &Entry) -> Result<Recorder, PinError> {
         let id = entry.pin.id;
         let read = |source| PinError::Read { id, source };

@@ -84,8 +84,8 @@ impl Disk {
         Ok(Disk { dir })
     }
 
-    /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and
-    /// the collector's address.
+    /// Records which collector has a pin: a checksum, a byte that says whether the capture is
+    /// included, and the collector's address.
     pub fn note(&self, id: u64, uploaded: &UploadRecord) -> io::Result<()> {
         let flags = u8::from(uploaded.with_capture);
         let said = [&[flags], uploaded.to.as_bytes()].concat();

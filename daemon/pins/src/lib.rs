@@ -86,7 +86,7 @@ struct UploadRecord {
 struct Entry {
     /// Range and bytes as they are now.
     pin: wire::Pin,
-    /// Bytes of whole chunks in its file.
+    /// Bytes of complete chunks in its file.
     file_bytes: u64,
     /// Bytes of its capture's file.
     capture_bytes: u64,
@@ -227,7 +227,7 @@ impl Pins {
         ))
     }
 
-    /// The directory, made where it is missing; none where it cannot be used, which is told.
+    /// The directory, created if missing; `None` if it cannot be used, which is reported.
     fn open_disk(&self) -> Option<&Disk> {
         if let Some(disk) = self.disk.get() {
             return Some(disk);
@@ -361,7 +361,7 @@ impl Pins {
         self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE
     }
 
-    /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time
+    /// Firings of a trigger since a wall time, as far as pins show: the only knowledge of the time
     /// before a restart.
     pub fn fired_since(&self, trigger: &str, unix_ns: i64) -> u32 {
         let list = lock(&self.list);
@@ -370,7 +370,7 @@ impl Pins {
         u32::try_from(list.iter().filter(same).count()).unwrap_or(u32::MAX)
     }
 
-    /// When a trigger last fired for a target, as far as pins tell. Unit: nanoseconds since the
+    /// When a trigger last fired for a target, as far as pins show. Unit: nanoseconds since the
     /// Unix epoch.
     pub fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<i64> {
         let list = lock(&self.list);

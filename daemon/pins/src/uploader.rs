@@ -45,9 +45,9 @@ const PACE: Duration = Duration::from_secs(1);
 /// version.
 const LATER: Duration = Duration::from_secs(600);
 
-/// Tries that failed in a row though the collector was reached, until the next is [`LATER`]: each
-/// may have cost a whole pin. A collector that is away costs nothing, and a file that cannot be
-/// read little.
+/// Most failures in a row with a reachable collector until the next try is [`LATER`], because each
+/// may have cost assembling a complete pin. A collector that is away costs nothing, and a file that
+/// cannot be read little.
 const DEAR_TRIES_MAX: u32 = 5;
 
 /// Longest wait for the answer to a head alone. What the collector knows at once, that it has no

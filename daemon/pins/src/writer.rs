@@ -73,7 +73,7 @@ pub enum KeepError {
     /// The pin went meanwhile.
     #[error("the pin of the capture was dropped meanwhile")]
     Dropped,
-    /// The pins that are open have no room for it beside them.
+    /// Open pins leave no room for it.
     #[error(
         "the capture has {bytes} bytes, and open pins leave no room for it in recorder.pins_mib"
     )]
@@ -170,7 +170,7 @@ impl PinWriter {
         !self.open.is_empty() || lock(&self.pins.list).iter().any(waits)
     }
 
-    /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the
+    /// Adds windows that have closed, closes pins at the end of their time, writes, and keeps the
     /// budget.
     pub fn tick(&mut self, now: MonotonicTime, recorder: &RwLock<Recorder>) {
         let mut open = std::mem::take(&mut self.open);
@@ -462,7 +462,7 @@ impl Pins {
             Some(disk) => disk.keep_capture(id, &evidence).map_err(|source| {
                 self.failed(source.to_string());
             }),
-            // Why there is none is told already.
+            // The reason was already reported.
             None => Err(()),
         };
         let kept = match written {

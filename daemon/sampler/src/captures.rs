@@ -36,8 +36,8 @@ use unwind::process::ProcessTable;
 /// nothing.
 pub const CAPTURES_MAX: usize = 32;
 
-/// Room in the queues of batches, beside the continuous profile's, that captures need: their two
-/// batches each, and as many of captures that have just ended.
+/// Room in the queues of batches that captures need, in addition to the continuous profile's: two
+/// batches each, and as many for captures that have just ended.
 pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
 
 /// The captures that run, and the empty batches of all.
@@ -46,7 +46,7 @@ pub(super) struct CaptureFolders {
     list: Vec<Running>,
     /// Empty batches of the continuous profile.
     spare: Vec<RawBatch>,
-    /// Sets whose captures have ended and which `fp-files` had no room for.
+    /// Sets without captures for which the queue of `fp-files` had no room.
     closing: VecDeque<RingSet>,
     /// For a capture that starts: its list of cgroups is older.
     made: RecentCgroups,
@@ -83,7 +83,7 @@ struct Running {
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
     start: MonotonicTime,
-    /// It was told to end: what is younger is not its own.
+    /// The capture was asked to end: younger records do not belong to it.
     until: Option<MonotonicTime>,
     window: Duration,
     next: MonotonicTime,
@@ -224,8 +224,7 @@ impl CaptureFolders {
         let key = set.key();
         let mut counted_before = (0, 0);
         let listens = match set {
-            // Whoever shares it may be told of in the next command: what nobody wants is swept
-            // away.
+            // The next command may add captures that share it; unused sets are removed later.
             SetOf::New(set) => self.listen(*set, rings, poller),
             SetOf::Open(key) => {
                 let known = rings.sets().iter().find(|known| known.key == key);
@@ -361,7 +360,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Tells the captures of waits that a thread came to a CPU.
+    /// Reports to the captures of waits that a thread arrived on a CPU.
     pub(super) fn arrive(&mut self, set: SetKey, at: At, tid: Tid, processes: &ProcessTable) {
         for running in &mut self.list {
             if !running.covers(set, at.time) {
@@ -373,8 +372,8 @@ impl CaptureFolders {
         }
     }
 
-    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no
-    /// switches of their idle task tell of arrivals.
+    /// Adds what the last drain learned about the rings of captures, and makes CPUs report arrivals
+    /// if their idle task records no switches.
     pub(super) fn take_news(&mut self, rings: &mut Rings) {
         for running in &mut self.list {
             let Some(waits) = &mut running.waits else {
@@ -477,7 +476,7 @@ impl CaptureFolders {
         Ok(())
     }
 
-    /// Gives up the captures whose last batch is sent, and the sets that nobody uses any more.
+    /// Drops captures with a sent last batch, and sets that nobody uses any more.
     pub(super) fn sweep(
         &mut self,
         rings: &mut Rings,
@@ -547,8 +546,8 @@ impl CaptureFolders {
     }
 }
 
-/// Adds to a batch what the symbolizer must know before it names it, and which the next batch of
-/// the continuous profile would tell too late.
+/// Adds to a batch what the symbolizer must know before it names it, and what the next batch of the
+/// continuous profile would report too late.
 fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
     mark_ended(batch, processes);
     batch.files_announced = main.files_announced;

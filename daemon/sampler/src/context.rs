@@ -28,17 +28,18 @@ pub(super) fn mark_ended(batch: &mut RawBatch, processes: &ProcessTable) {
     }
 }
 
-/// What found the queue of another thread full; each is told again with the next sample.
+/// Notices that did not fit the queue of another thread; each is sent again with the next sample.
 #[derive(Debug, Default)]
 pub struct Deferred {
     /// Files that were to be opened.
     pub files: AtomicU64,
-    /// Processes with generated code that `fp-jit` was to be told of.
+    /// Notices to `fp-jit` about processes with generated code.
     pub notices: AtomicU64,
 }
 
-/// How the name of a process starts whose stacks in generated code wait until it was looked at. Of
-/// other runtimes nothing is known at once: their stacks would only take the room of others.
+/// How the name of an Erlang process starts: its stacks in generated code wait until it was
+/// examined. For other runtimes nothing is known at once, and their stacks would only take the room
+/// of others.
 const BEAM: &[u8] = b"beam.";
 
 /// What a sample passes on its way into a batch.
@@ -88,7 +89,7 @@ impl<'a> SampleContext<'a> {
         self.add(sample, thread, end, folder);
     }
 
-    /// What would tell more of the stack unwound last, and is being read.
+    /// What is being read that would complete the last unwound stack.
     fn awaits(&self, pid: Pid, end: StackEnd) -> Option<Awaited> {
         if end.is_complete() {
             return None;
@@ -216,7 +217,7 @@ impl<'a> SampleContext<'a> {
         (&self.stack.frames, self.processes)
     }
 
-    /// Tells `fp-jit` of a process that has frames in generated code, unless it knows.
+    /// Reports a process with frames in generated code to `fp-jit`, unless it was reported.
     pub(super) fn watch(&mut self, pid: Pid) {
         let Some(process) = self.processes.get(pid).filter(|it| !it.is_watched()) else {
             return;
@@ -231,8 +232,8 @@ impl<'a> SampleContext<'a> {
         }
     }
 
-    /// Tells the store of the files of a sample that was unwound; counted in the continuous
-    /// profile's batch.
+    /// Reports the files of an unwound sample to the store; counted in the continuous profile's
+    /// batch.
     pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
         let SampleContext {
             queues, deferred, ..

@@ -84,7 +84,7 @@ impl Filter {
                     .iter()
                     .any(|name| self.names.binary_search(name).is_ok()))
             && self.cgroups.as_ref().is_none_or(|known| {
-                // Without ids in samples the labels alone can tell.
+                // If samples have no ids, only the labels can decide.
                 cgroup.0 == 0 || known.ids.binary_search(&cgroup).is_ok()
             })
     }

@@ -131,7 +131,7 @@ impl Copied {
 /// Which of the samples that wait are looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeldSelection {
-    /// Those whose file may have been read.
+    /// Those with a file that may have been read.
     Ready,
     /// Those of a process that becomes another, for the last time.
     Of(Pid),
@@ -329,7 +329,7 @@ mod tests {
 
     const NOW: MonotonicTime = MonotonicTime(1_000_000_000);
 
-    /// A sample whose stack is `bytes` bytes of `fill`.
+    /// A sample with a stack of `bytes` bytes of `fill`.
     fn with_sample<T>(pid: u32, fill: u8, bytes: usize, then: impl FnOnce(&Sample<'_>) -> T) -> T {
         let (chain, regs, stack) = ([fill; 24], [fill; 144], vec![fill; bytes]);
         then(&Sample {

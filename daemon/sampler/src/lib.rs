@@ -132,8 +132,7 @@ pub struct Sampler {
     commands: VecDeque<Command>,
     /// Commands that come.
     obeyed: Option<Receiver<Command>>,
-    /// Rings whose events are to be closed, while the queue of `fp-files` is full; at most
-    /// [`CLOSING_MAX`].
+    /// Rings with events to close, while the queue of `fp-files` is full; at most [`CLOSING_MAX`].
     closing: VecDeque<Retired>,
     unwinder: Unwinder,
     processes: ProcessTable,
@@ -165,7 +164,7 @@ pub struct Sampler {
     behind: bool,
 }
 
-/// When to read /proc again: after a loss, and when a process turns up that no record told of.
+/// When to read /proc again: after a loss, and when an unreported process appears.
 #[derive(Default)]
 struct Repair {
     wanted: bool,
@@ -388,7 +387,7 @@ impl Sampler {
             .begin_drain(|missed| file_loader.try_send(Request::Missed(missed)).is_ok());
     }
 
-    /// Tells of jitdumps mapped since the last pass. When the queue is full they wait.
+    /// Reports jitdumps mapped since the last pass. They wait while the queue is full.
     fn tell_of_dumps(&mut self) {
         let code = &self.queues.code;
         self.processes.tell_of_dumps(|seen| {
@@ -421,7 +420,7 @@ impl Sampler {
         });
     }
 
-    /// Asks for looks at threads whose samples were cut.
+    /// Requests memory reads of threads with cut samples.
     fn ask_for_looks(&mut self, now: MonotonicTime) {
         let Some((requests, _)) = &self.queues.looks else {
             return;
@@ -477,7 +476,7 @@ impl Sampler {
         }
     }
 
-    /// Has rings closed that were told to stop.
+    /// Has rings closed that were asked to stop.
     fn retire(&mut self, rings: Retired) {
         self.closing.push_back(rings);
         self.close_rings();
@@ -496,7 +495,7 @@ impl Sampler {
         }
         if let Some(Scanned { asked, scan }) = self.repair.scanned.take() {
             self.repair.awaited = false;
-            // It may put another process in the place of one whose samples wait.
+            // It may replace a process that has waiting samples.
             self.look_at_held(HeldSelection::All);
             let is_enough = self.processes.repair(&scan, asked);
             self.repair.in_row = if is_enough { 0 } else { self.repair.in_row + 1 };

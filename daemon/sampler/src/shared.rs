@@ -28,7 +28,7 @@ pub struct SamplerHandle {
     obeyed: Mutex<Option<Receiver<Command>>>,
     pub(super) flush: AtomicBool,
     pub(super) stop: AtomicBool,
-    /// Woken when many stacks were cut by their copies, which the counts of `facts` tell.
+    /// Woken when many stacks were cut by their copies; the counts in `facts` say how many.
     pub deep: WakeFd,
     /// Who wants to know of cgroups as they are made.
     pub containers: OnceLock<Announcer>,
@@ -42,7 +42,7 @@ pub struct SamplerHandle {
     pub samples: AtomicU64,
     /// Times a batch was ready and the symbolizer was not, so folding went on in it.
     pub deferred_batches: AtomicU64,
-    /// What found a queue full, to be told again.
+    /// Notices that did not fit a queue, to be sent again.
     pub deferred: Deferred,
     /// Longest time between two passes with a loss that is blamed on it, since it was last taken
     /// out. Unit: nanoseconds.
@@ -63,7 +63,8 @@ pub struct SamplerHandle {
     pub kernel_code_changes: AtomicU64,
     /// Commands refused at [`COMMANDS_MAX`].
     pub commands_refused: AtomicU64,
-    /// Cgroups made whose path found no room: named from the tree, where they are still there.
+    /// Created cgroups with a path that did not fit: they are named from the tree, if they still
+    /// exist.
     pub cgroups_refused: AtomicU64,
     /// Rarely changing facts, copied when somebody looks: counts of each CPU, of the process table.
     pub facts: Mutex<Facts>,

@@ -24,9 +24,9 @@ use unwind::process::{ProcessTable, REAPED};
 pub struct Waits {
     reading: Reading,
     machine: Machine,
-    /// What the batches so far have told.
+    /// What the batches so far have reported.
     told: WaitCounts,
-    /// CPUs whose arrivals were asked for.
+    /// CPUs for which arrivals were requested.
     asked: CpuMask,
     /// One stack of a wait and who ended it.
     shaped: Vec<RawFrame>,
@@ -56,7 +56,7 @@ impl Waits {
         match number {
             event::BLOCKED | event::READY => self.machine.lost_switches(loss),
             event::WAKING => self.machine.lost_wakings(loss),
-            // The others tell the same, and then the stack too.
+            // The others report the same, including the stack.
             _ => {}
         }
     }
@@ -241,7 +241,7 @@ impl Waits {
         });
     }
 
-    /// A thread came to a CPU whose arrivals were asked for. The idle task waits for nothing.
+    /// A thread arrived on a CPU for which arrivals were requested. The idle task never waits.
     pub(super) fn arrives(
         &mut self,
         at: At,
@@ -276,9 +276,8 @@ impl Waits {
     }
 }
 
-/// Unwinds a sample and tells of its files and its generated code; the frames are left in the
-/// buffer.
-/// `near_bytes`: of a wait, what is copied of its stack each time.
+/// Unwinds a sample and reports its files and its generated code; the frames are left in the
+/// buffer. `near_bytes`: for a wait, how much of its stack is copied each time.
 fn unwind(
     sample: &Sample<'_>,
     near_bytes: Option<u32>,

@@ -69,7 +69,7 @@ impl SegmentDir {
         Ok(ids)
     }
 
-    /// When a file was last written to, as far as the disk tells. Unit: nanoseconds since 1970.
+    /// When a file was last written to, according to the file system. Unit: nanoseconds since 1970.
     pub fn modified_unix_ns(&self, kind: &Kind, id: u64) -> Option<i64> {
         let meta = std::fs::symlink_metadata(self.path(id, kind.extension)).ok()?;
         let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;

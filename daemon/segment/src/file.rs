@@ -1,8 +1,8 @@
 //! The file of a segment: a header and records, appended to by the run that made it.
 //!
-//! The header has the kind's magic and version, the length of the facts (4 bytes), the facts, whose
-//! format belongs to their owner, and a checksum of all of it (4 bytes). Nothing is ever changed in
-//! place. Reading treats the bytes as untrusted, and uses memory for one record at a time.
+//! The header has the kind's magic and version, the length of the facts (4 bytes), the facts in
+//! their owner's format, and a checksum of all of it (4 bytes). Nothing is ever changed in place.
+//! Reading treats the bytes as untrusted, and uses memory for one record at a time.
 
 use super::record::{HEAD_BYTES, RecordHead, has_head, unpack};
 use super::window::WindowHeader;

@@ -30,7 +30,7 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 /// How hard payloads are packed. zstd's default: 20 to 100 KiB pack in under a millisecond.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Set in the flags of a record before whose tables everything is forgotten.
+/// Flag of a record that starts with new tables: everything before is forgotten.
 const FRESH: u32 = 1;
 
 /// What the head of a record says.

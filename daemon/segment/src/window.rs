@@ -24,7 +24,7 @@ use profile::{
 #[error("failed to decode a window: {0}")]
 pub struct DecodeError(pub(super) &'static str);
 
-/// Facts of one window beside its samples.
+/// Facts of one window besides its samples.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Its start on the boot-time clock; as `WindowPart.sequence` in the protocol.
@@ -79,7 +79,7 @@ pub struct WindowHeader {
     pub samples: u64,
 }
 
-/// A window whose ids mean something beside its generation's tables.
+/// A window with ids of its generation's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Window {
     /// Facts.
@@ -97,7 +97,7 @@ pub struct Window {
 pub struct Times {
     /// Oldest first; on the clock of [`Facts::start`].
     pub moments: Vec<RawMoment>,
-    /// Samples whose time found no room.
+    /// Samples whose time did not fit.
     pub refused: u64,
 }
 
@@ -211,7 +211,7 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
     }
 }
 
-/// The whole payload of a record.
+/// The complete payload of a record.
 pub fn join(tables: &[u8], body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(tables.len() + body.len() + 10);
     put(&mut out, tables.len() as u64);
@@ -291,7 +291,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The window of a record whose tables were taken.
+    /// Decodes the window of a record after its tables were added.
     ///
     /// # Errors
     /// When the bytes make no sense.

@@ -31,8 +31,8 @@ const NEWEST: Duration = Duration::from_secs(10);
 /// Samples of the newest windows below which nothing is concluded from what was lost of them.
 const SAMPLES_MIN: u64 = 20;
 
-/// Looks further apart than this find a process that was paused as a whole, or a machine that gives
-/// it no CPU: one is left out, so that what was paused with it can run first.
+/// A longer time between two looks means that the process was paused as a whole, or got no CPU: one
+/// look is skipped, so that what was paused with it can run first.
 const PAUSED: Duration = Duration::from_secs(15);
 
 /// The main thread looks every five seconds; when it has not for so long it is stuck itself.
@@ -161,7 +161,7 @@ impl Alarms {
         }
         let mut lines = self.note_blind(now, blind, newest_window);
         let is_blind = self.blind.is_some();
-        // What blinds is told as one: its reasons come and go, and follow from one another.
+        // Blindness is one alarm: its reasons come and go, and follow from one another.
         let errors: Vec<&Degradation> = list
             .iter()
             .filter(|found| found.severity == Severity::Error && !blinds(found.id))
@@ -247,8 +247,8 @@ impl Agent {
         MonotonicTime(self.sampling.sampler.heartbeat.load(Ordering::Relaxed))
     }
 
-    /// Looks what holds now, logs what starts and ends, and has the collector told. Called every
-    /// few seconds by the main thread.
+    /// Checks what holds now, logs what starts and ends, and reports it to the collector. The main
+    /// thread calls it every few seconds.
     pub fn look_around(&self, now: MonotonicTime) {
         if lock(&self.health.alarms).is_paused(now) {
             return;
@@ -295,7 +295,7 @@ impl Agent {
         }
         list.extend(self.no_samples(now));
         let (taken, lost, (from, until)) = read(&self.recorder).newest_counts(NEWEST);
-        // What a pause of the whole daemon lost is over with it, and was told as a pause.
+        // Losses during a pause of the complete daemon end with it, and were reported as a pause.
         let is_new = from >= lock(&self.health.alarms).resumed;
         if is_new && taken + lost >= SAMPLES_MIN && profile::is_mostly_lost(taken, lost) {
             list.push(Degradation::new(
@@ -306,7 +306,7 @@ impl Agent {
                     taken + lost,
                     until.since(from).as_secs_f64()
                 ),
-                // Why they are lost is a degradation of its own, whose remedy this one gets.
+                // The cause of the losses is a degradation of its own; this one gets its remedy.
                 "report it with the output of agent-ctl status --json",
             ));
         }

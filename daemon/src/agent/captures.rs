@@ -42,9 +42,8 @@ const FLUSH_POLL: Duration = Duration::from_millis(5);
 /// asked for more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
 const DENSE_HZ_MAX: u32 = 4 * capture::event::RATE_HZ;
 
-/// What a wait costs whose copy of the stack has 16 KiB, beside one of
-/// [`NEAR_BYTES`](capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by
-/// it.
+/// Cost of a wait with a stack copy of 16 KiB, as a multiple of one with
+/// [`NEAR_BYTES`](capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by it.
 const COPY_ALL_COST: u32 = 3;
 
 /// Threads that take and name samples.
@@ -170,8 +169,7 @@ impl AgentWorld {
     }
 }
 
-/// The sampler's pre-filter for a scope; its cgroups only where the kernel does not tell them
-/// apart.
+/// The sampler's pre-filter for a scope. It has cgroups only if the kernel does not filter by them.
 fn filter(scope: &Scope, cgroups: bool) -> Filter {
     let filter = Filter::default()
         .pids(scope.pids.iter().copied())

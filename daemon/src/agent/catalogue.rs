@@ -39,7 +39,7 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
         kind: Kind::Counter,
         readings: one(value),
     }));
-    // Status tells them in this order.
+    // The status has this order.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }

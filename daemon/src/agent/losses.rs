@@ -13,8 +13,9 @@ use std::time::Duration;
 /// short enough that one lost record does not call a machine degraded until the next restart.
 const LOSSES_SPAN: Duration = Duration::from_secs(300);
 
-/// A delay is known at once, the records lost by it only once their batch has been named. Kept for
-/// so much longer, or the last seconds of a loss would be told without its delay.
+/// How long a delay is remembered: it is known at once, but the records lost by it only once their
+/// batch has been named. If it is too short, the last seconds of a loss are reported without their
+/// delay.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Shortest time between two readings that are kept.
@@ -48,8 +49,7 @@ struct Missed {
     stalls: Stalls,
 }
 
-/// What the sampler counted of rings that were full, beside the records of windows, since the
-/// start.
+/// What the sampler counted about full rings since the start, besides the records of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Stalls {
     /// Times such a ring was flushed.
@@ -407,7 +407,7 @@ pub(super) mod tests {
             stalls(1, 5),
             &["ring_stalled", "sampler_late"],
         );
-        // The sampler tells of a stall before the window with its losses is named.
+        // The sampler reports a stall before the window with its losses is named.
         check(CLEAN, stalls(1, 5), &["ring_stalled"]);
     }
 

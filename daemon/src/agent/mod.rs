@@ -50,8 +50,8 @@ use symbolize::SymbolCounters;
 use triggers::Triggers;
 
 /// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so
-/// that a new one can start: it wakes every second. A debugger or a freezer that looks for half a
-/// minute is survived, and told meanwhile; each restart costs the recorder's hour.
+/// that a new one can start: the loop wakes every second. A debugger or a freezer that stops it for
+/// half a minute is survived, and reported meanwhile; each restart costs the recorder's hour.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(60);
 
 /// A symbolizer late by this is given its turn: half a default window.

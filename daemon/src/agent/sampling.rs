@@ -197,8 +197,8 @@ impl Sampling {
         Ok(rings)
     }
 
-    /// Returns busy CPUs whose event has died in silence, with the time of the last sample. Only
-    /// the clock's event tells by its silence; other events may just not happen.
+    /// Returns busy CPUs with an event that died silently, with the time of the last sample.
+    /// Silence is a sign only for the clock's event; other events may just not occur.
     fn silent_cpus(&self) -> Vec<(CpuId, MonotonicTime)> {
         if lock(&self.facts).event != EventKind::CpuClock {
             return Vec::new();

@@ -6,8 +6,8 @@ use proto::agent::{CaptureResponse, capture_response::Body};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Sends what a capture tells. Ends when the client goes, which gives the capture up: its receiver
-/// is dropped.
+/// Sends the messages of a capture. Ends when the client disconnects, which ends the capture: its
+/// receiver is dropped.
 pub(super) async fn forward(
     mut messages: mpsc::Receiver<CaptureResponse>,
     outlet: Outlet<CaptureResponse>,

@@ -54,8 +54,8 @@ pub(super) struct Bound<S> {
 
 /// Listens on a unix socket.
 ///
-/// A lock file beside it keeps two daemons from starting at the same time; a socket that is there
-/// is replaced only when connecting to it is refused, which proves that nobody listens. The new
+/// A lock file next to it prevents two daemons from starting at the same time; an existing socket
+/// is replaced only if connecting to it is refused, which proves that nobody listens. The new
 /// socket gets its mode and group under another name, so that nobody can connect before.
 pub(super) fn unix(
     path: &Path,
@@ -145,7 +145,7 @@ pub(super) fn unix(
 /// Says whether another process answers on a socket, before anything is set up to serve there.
 ///
 /// # Errors
-/// [`ServeError::InUse`] when one does. All else is told when listening starts.
+/// [`ServeError::InUse`] when one does. Any other problem is reported when listening starts.
 pub(super) fn check_free(path: &Path) -> Result<(), ServeError> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(ServeError::InUse {
@@ -306,8 +306,8 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     ReceiverStream::new(rx)
 }
 
-/// Closes the connection whose place is worth least, if there is one without a call that is not
-/// being closed already.
+/// Closes the least valuable connection, if there is one without a call that is not being closed
+/// already.
 fn make_room(peers: &[(Weak<()>, Peer)]) {
     let idle = peers
         .iter()
@@ -351,7 +351,7 @@ impl Caller for Peer {
     }
 }
 
-/// A connection that holds its place, ends when told to, and must say something soon.
+/// A connection that holds its place, ends when asked to, and must send something soon.
 pub(super) struct Conn<S> {
     stream: S,
     peer: Peer,

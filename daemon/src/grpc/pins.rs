@@ -32,7 +32,7 @@ fn refused(error: PinError) -> Status {
     }
 }
 
-/// The answer to a query over a profile that is kept whole, with the times of its samples.
+/// The answer to a query over a complete stored profile, with the times of its samples.
 fn selected(profile: &Profile, query: &Query) -> Profile {
     let mut runner = QueryRunner::new(query);
     for (key, value) in profile.sorted() {

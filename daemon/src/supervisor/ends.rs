@@ -73,7 +73,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code that tells scripts what happened.
+    /// The exit code that says what happened, for scripts.
     pub fn exit(&self) -> Exit {
         match self {
             RunError::Sampling(RingsError::Open(OpenError::Permission { .. })) => Exit::Permission,

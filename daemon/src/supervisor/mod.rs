@@ -138,7 +138,7 @@ impl Stages {
                 self.agent.sampling.sampler.deep.clear();
                 self.agent.keep_copies(MonotonicTime::now());
             }
-            // A whole interval has to pass until heartbeats are looked at.
+            // Heartbeats are checked only after a full interval.
             if woken == [DEEP] && MonotonicTime::now() < next_check {
                 continue;
             }
@@ -160,8 +160,8 @@ impl Stages {
                 events.each(|event| notices.extend(CpuNotice::parse(event)));
             }
             self.agent.watch_cpus(&notices);
-            // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this
-            // thread may be the first to run: only heartbeats that a whole interval has not moved
+            // After a pause of the complete process (SIGSTOP, a frozen cgroup, a paused VM) this
+            // thread may be the first to run: only heartbeats that did not move for a full interval
             // count.
             let beats = self.heartbeats();
             if beats == last_beats

@@ -49,8 +49,8 @@ use unwind::info::generated::Generated;
 use unwind::process::scan::Scan;
 use unwind::walk::{UnwindUpdate, Unwinder, look};
 
-/// Batches between sampler and symbolizer. With two the symbolizer may take a whole window to name
-/// one while the sampler fills the next; beyond that windows get longer.
+/// Batches between sampler and symbolizer. With two, the symbolizer may take a complete window to
+/// name one while the sampler fills the next; beyond that windows get longer.
 const BATCHES: usize = 2;
 
 /// Files announced and not yet opened. A start of a large host announces some thousands within a
@@ -406,8 +406,8 @@ fn start_debuginfod(
     Ok(Some(files))
 }
 
-/// Starts what follows generated code. Returns where its processes are told of, and where rules for
-/// it come from.
+/// Starts the thread that follows generated code. Returns where to report its processes, and where
+/// its rules come from.
 fn start_jit(
     ends: &Ends,
     agent: &Agent,

@@ -53,7 +53,7 @@ const SHARE_MAX: Duration = Duration::from_secs(4);
 /// long.
 const SHARE_PER_SECOND: Duration = Duration::from_millis(50);
 
-/// Owners remembered for each purpose. Beyond it those whose share is full again are forgotten, and
+/// Most owners remembered for each purpose. Beyond it, owners with a full share are forgotten, and
 /// if there is none the new owner has to wait.
 const OWNERS_MAX: usize = 1024;
 
@@ -317,7 +317,7 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// Whose share of time a file takes.
+/// The owner of a file, who is charged for the time it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Root's file among what the host has installed: it has no share but its own budget. Root of a
@@ -364,7 +364,7 @@ pub enum Purpose {
     Captures,
 }
 
-/// Whose share is charged.
+/// The owner and purpose that are charged.
 pub type Payer = (Owner, Purpose);
 
 /// CPU time left of one owner's share.
@@ -402,7 +402,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares whose sum is counted there.
+    /// Creates shares that add their sum to these counters.
     pub fn counted(counters: Arc<SymbolCounters>) -> Shares {
         Shares {
             counters,
@@ -452,7 +452,7 @@ impl Shares {
     }
 
     fn spend(&self, payer: Payer, spent: Duration, now: MonotonicTime) {
-        // What captures take is told as theirs.
+        // Work for captures is counted separately.
         if payer.1 == Purpose::Profile {
             let sum = &self.counters.owners_files_cpu_ns;
             sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);

@@ -17,7 +17,8 @@ use super::open::{Links, Root};
 use host::ids::Pid;
 use std::path::{Path, PathBuf};
 
-/// Largest file whose checksum is computed. Unit: bytes. Reading takes about a second a GiB.
+/// Largest file for which a checksum is computed. Unit: bytes. Reading takes about a second per
+/// GiB.
 const CHECKED_BYTES_MAX: u64 = 1 << 30;
 
 /// What is looked for as executables are opened.
@@ -30,7 +31,7 @@ pub struct DebugFileOptions {
 }
 
 /// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it
-/// may be needed. May wait for ever.
+/// may be needed. May wait forever.
 pub fn at_first_sight(
     wanted: &DebugFileOptions,
     image: &Image,

@@ -14,8 +14,8 @@ use gimli::{
 /// in debug builds (`tests/images.rs`). Files of programs that are nested deeper have no lines.
 const DEPTH_MAX: usize = 256;
 
-/// Longest line program of one unit, its head included. Unit: bytes. The library reads it as a
-/// whole, between two looks at the clock. Files with a longer one have no lines.
+/// Longest line program of one unit, including its head. Unit: bytes. The library reads all of it
+/// between two checks of the time. Files with a longer one have no lines.
 const LINE_PROGRAM_MAX: u64 = 2 << 20;
 
 /// How often all line programs together may be named, in times of their section. A unit has one of

@@ -116,7 +116,7 @@ impl FetchedFiles {
         let _ = file.map(|file| futimens(file, &times));
     }
 
-    /// Fetches what is wanted, for ever. The body of `fp-debuginfod`.
+    /// Fetches missing files in an endless loop. The body of `fp-debuginfod`.
     pub fn run(&self, urls: &[String]) -> ! {
         let mut servers = Servers::new(urls, FILE_BYTES_MAX.min(self.bytes_max));
         loop {

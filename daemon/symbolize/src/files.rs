@@ -44,8 +44,8 @@ pub const OPEN_FILES_MAX: usize = 4096;
 /// unmounted, and its blocks from being free once it is deleted.
 pub const UNUSED_MAX: Duration = Duration::from_secs(90);
 
-/// Most files remembered, open or not. A build host runs thousands of programs a minute for ever;
-/// a file forgotten costs names only if it is sampled again.
+/// Most files remembered, open or not. A build host endlessly runs thousands of programs a minute;
+/// a forgotten file costs names only if it is sampled again.
 const KNOWN_FILES_MAX: usize = 16384;
 
 /// What a file is known by.
@@ -87,7 +87,7 @@ impl FileIdentity {
     }
 }
 
-/// A file seen in a process: what the sampler tells at the first sample in it.
+/// A file seen in a process: the sampler sends it at the first sample in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSeen {
     /// Its id in the process table.
@@ -146,7 +146,7 @@ pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
     done: Mutex<Done>,
-    /// Told when as many are dealt with as somebody waits for.
+    /// Notified when the number that somebody waits for has been processed.
     enough: Condvar,
     open_max: usize,
     debug: debug_files::DebugFileOptions,
@@ -189,7 +189,7 @@ impl FileStore {
         budget
     }
 
-    /// Takes the whole share of a file's owner.
+    /// Uses up the share of a file's owner.
     #[cfg(test)]
     pub fn take_share(&self, id: FileId) {
         if let Ok(image) = &self.get(id).image {
@@ -208,7 +208,8 @@ impl FileStore {
         FileStore { debug, ..self }
     }
 
-    /// Opens a file that was seen, unless it is open already; false then. May wait for ever.
+    /// Opens a file that was seen, unless it is open already, and returns false then. May wait
+    /// forever.
     pub fn see(&self, seen: &FileSeen) -> bool {
         let tried = self.open(seen);
         self.count_done();
@@ -392,7 +393,7 @@ impl FileStore {
         }
     }
 
-    /// What is known of a file. One that nobody has told of yet counts as over a limit: the queue
+    /// What is known of a file. One that was never reported counts as over a limit: the queue
     /// between sampler and `fp-files` was full.
     pub fn get(&self, id: FileId) -> Found {
         let table = &mut *self.lock();
@@ -465,8 +466,8 @@ pub fn identity_in_time(
     helpers.run(time, move || identity_of_mapping(pid, start, end))?
 }
 
-/// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
-/// mapping be opened and the file has one. May wait for ever.
+/// The identity of a mapping that is older than the daemon: its build ID, if the kernel allows
+/// opening the mapping and the file has one. May wait forever.
 pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
     let file = open::open_mapping(pid.0, start, end).ok()?;
     FileIdentity::build_id(&elf::read_build_id(&file).ok()?)
@@ -535,8 +536,8 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
     take(own, Via::OtherRoot).ok_or(worst)
 }
 
-/// True when an opened file is the one that a process mapped. `mapping` tells that it was opened by
-/// the mapping itself, else by its path in the process's root.
+/// True if an opened file is the one that a process mapped. `mapping` says that it was opened
+/// through the mapping itself, else by its path in the process's root.
 pub fn is_mapped(file: &File, identity: &FileIdentity, mapping: bool) -> bool {
     let via = if mapping { Via::Mapping } else { Via::OwnRoot };
     is_the_one(file, identity, via)

@@ -141,11 +141,11 @@ pub fn content_size<R: ReadAt + ?Sized>(
         return Err(ElfError::Damaged);
     }
     image.read_exact_at(header, section.offset)?;
-    // The packed bytes are in memory beside the others for a moment.
+    // For a moment the packed bytes are in memory as well.
     Ok(unpacked_size(header, is_64)?.0.max(section.size))
 }
 
-/// The size and the length of the header that tells it. Elf64_Chdr: type, reserved, size (8),
+/// The size, and the length of the header that states it. Elf64_Chdr: type, reserved, size (8),
 /// alignment (8). Elf32_Chdr: type, size, alignment.
 fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
     Ok(match is_64 {

@@ -8,8 +8,8 @@
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-/// Largest function believed. Unit: bytes. `kallsyms` tells no sizes: without this bound an address
-/// behind the last symbol of a module would get that symbol's name.
+/// Largest plausible function. Unit: bytes. `kallsyms` has no sizes: without this bound an address
+/// after the last symbol of a module would get that symbol's name.
 const FUNCTION_BYTES_MAX: u64 = 256 << 10;
 
 /// Most symbols kept. A kernel has 60,000 to 200,000 text symbols; a million BPF programs do not
@@ -200,7 +200,7 @@ impl KernelSymbols {
         }
     }
 
-    /// Address ranges, start and end, of all functions whose name passes; sorted.
+    /// Sorted address ranges, start and end, of all functions with a matching name.
     pub fn ranges_of(&self, predicate: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (index, symbol) in self.symbols.iter().enumerate() {

@@ -61,19 +61,19 @@ const KERNEL_REREAD_MIN: Duration = Duration::from_secs(60);
 /// Longest time between two readings while there are addresses without a name.
 const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
 
-/// CPU time from the start of a batch of a capture on after which no more files are read for it,
-/// nor debug information looked through. The continuous profile's batch waits that long, and longer
-/// by what was started before: reading a file, reading its debug information and looking through
-/// that may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is late and
-/// complete. Places in files read before are then told by function; those in others have no name in
-/// that batch. When it is too small, captures of hosts where much runs have fewer lines, and fewer
-/// names at first.
+/// CPU time since the start of a batch of a capture after which no more files are read or searched
+/// for debug information for it. The continuous profile's batch waits that long, plus the time of
+/// work that was already started: reading a file, reading its debug information and searching that
+/// may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is then late but
+/// complete. Places in files read before get function names; those in others have no name in that
+/// batch. If it is too small, captures of hosts where much runs have fewer lines, and fewer names
+/// at first.
 const LINES_CPU_MAX: Duration = Duration::from_secs(1);
 
 /// How to name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolOptions {
-    /// Tell source file and line where the debug information has them.
+    /// Add source file and line where the debug information has them.
     pub lines: bool,
     /// Show functions that were inlined as frames of their own.
     pub inlined_frames: bool,
@@ -334,8 +334,8 @@ impl Symbolizer {
         add(&self.counters.addresses_unnamed, offsets.len() as u64);
     }
 
-    /// Frees memory down to the limit, from the longest unused file on: debug information first,
-    /// which is large and of no use for places already named, then whole files but `kept`.
+    /// Frees memory down to the limit, least recently used files first: debug information first,
+    /// which is large and not needed for places already named, then complete files except `kept`.
     fn evict(&mut self, limit: usize, kept: Option<FileId>) {
         while self.bytes > limit {
             let with_lines = self.files.values_mut().filter(|names| names.has_lines());
@@ -369,8 +369,8 @@ impl Symbolizer {
         }
     }
 
-    /// Tells that the kernel's symbols changed: a module or BPF program came or went. They are read
-    /// again before the next kernel address, but not within a minute of the last time.
+    /// Reports that the kernel's symbols changed: a module or BPF program came or went. They are
+    /// read again before the next kernel address, but at most once a minute.
     pub fn kernel_changed(&mut self) {
         self.kernel.stale = true;
         self.kernel.wait = KERNEL_REREAD_MIN;

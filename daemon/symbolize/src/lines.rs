@@ -48,7 +48,7 @@ pub enum LinesError {
     Panicked,
 }
 
-/// One frame of an address, as the debug information tells it.
+/// One frame of an address, according to the debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceFrame {
     /// Function; empty when the debug information names none.
@@ -126,8 +126,8 @@ impl LineSource {
     /// after; nothing for addresses that the debug information does not cover.
     ///
     /// # Errors
-    /// When the library refuses the file, panics or takes more CPU time than one file may; then
-    /// this source is of no more use. What was told before that holds.
+    /// When the library rejects the file, panics or takes more CPU time than one file may; then this
+    /// source is of no more use. Earlier results stay valid.
     pub fn places(
         &self,
         addresses: &[u64],
@@ -219,7 +219,7 @@ const BYTES_PER_LINE_BYTE: u64 = 8;
 /// Addresses the library looks up at once: it cannot be stopped half-way.
 const AT_ONCE: usize = 16;
 
-/// The sections whose shape is looked at: entries, what they are made of, and line programs.
+/// The sections with a shape that is checked: entries, their abbreviations, and line programs.
 const INSPECTED: [&[u8]; 3] = [b".debug_info", b".debug_abbrev", b".debug_line"];
 
 /// Returns the sections to copy and how long each is in the copy. If several have one name, it is
@@ -237,9 +237,9 @@ fn wanted<'h, R: ReadAt + ?Sized>(
         .collect()
 }
 
-/// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the
-/// other, so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which
-/// it gives by name.
+/// Writes a 64-bit ELF file that has only the wanted sections, uncompressed, one after the other,
+/// so that at most one of them is in memory twice in addition to the [`INSPECTED`] ones, which it
+/// returns by name.
 fn copy_sections<'s, 'b, R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

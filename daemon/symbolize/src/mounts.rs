@@ -113,19 +113,19 @@ fn device_of(field: &[u8]) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// True when the open file is on such a file system. May wait for ever.
+/// True if the open file is on such a file system. May wait forever.
 pub fn is_remote(file: &File) -> bool {
     open::file_system_magic(file).is_some_and(|magic| REMOTE_MAGICS.contains(&magic))
 }
 
-/// True when `path`, as a process sees it, is on such a file system. Links on the way are not
-/// followed. False when nothing can be told.
+/// True if `path`, as a process sees it, is on such a file system. Links on the way are not
+/// followed. False if it is unknown.
 pub fn is_remote_path(pid: u32, path: &[u8]) -> bool {
     mounts(pid).is_some_and(|lines| is_remote_by(lines, path))
 }
 
-/// True when `dir`, as a process sees it, or anything mounted below it is on such a file system;
-/// `None` when nothing can be told.
+/// True if `dir`, as a process sees it, or anything mounted below it is on such a file system;
+/// `None` if it is unknown.
 pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
     let mut below = false;
     let lines = mounts(pid)?.inspect(|line| below |= is_remote_mount_below(line, dir));

@@ -176,7 +176,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Places of a file, unless nothing tells it from others.
+    /// Places of a file, if something identifies the file.
     pub fn of(headers: &Headers) -> Option<Places> {
         let digits = profile::build_id_text(&headers.build_id);
         profile::is_build_id(&digits).then(|| Places {

@@ -78,7 +78,7 @@ impl Driven {
         (driven, rules)
     }
 
-    /// Ends what stands beside the sampler with it.
+    /// Ends the sampler and its neighbours.
     pub fn end(self) {
         drop(self.sampler);
         drop(self.store);

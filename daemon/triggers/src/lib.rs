@@ -112,7 +112,8 @@ impl Triggers {
         let _ = self.starter.set(Box::new(start));
     }
 
-    /// Says who captures; once. Without, a trigger's `capture` is told as failed.
+    /// Sets what runs captures; call it once. Without it, a trigger's `capture` is reported as
+    /// failed.
     pub fn set_capturing(&self, capturing: Arc<dyn Capturing>) {
         // Nobody else sets it.
         let _ = self.capturing.set(capturing);
@@ -261,8 +262,8 @@ impl Past for Stage {
 }
 
 impl Stage {
-    /// The body of `fp-trigger`: looks at all targets once a second, for ever. `recorder` is what
-    /// is pinned.
+    /// The body of `fp-trigger`: checks all targets once a second in an endless loop. `recorder` is
+    /// pinned.
     pub fn run(self, recorder: &RwLock<Recorder>) {
         let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
         let mut watcher = Watcher::new(sources);
@@ -320,7 +321,8 @@ impl Stage {
                     times = tally.cooled_since;
                 });
                 let text = "trigger suppressed by its cooldown";
-                // Around its threshold it may be so each second: the number is told when it fires.
+                // Near its threshold it may fire and stop each second: the number is reported when
+                // it fires.
                 match times {
                     1 => tracing::info!(trigger, cgroup, "{text}"),
                     _ => tracing::debug!(trigger, cgroup, times, "{text}"),

@@ -74,7 +74,7 @@ pub enum Verdict {
     Quiet,
     /// It fires.
     Fire(TriggerValue),
-    /// It would fire, but may not: told once for each time that the condition came true.
+    /// It would fire, but may not: reported once each time the condition comes true.
     Suppressed(Why),
 }
 
@@ -87,7 +87,7 @@ pub struct Watch {
     since: Option<MonotonicTime>,
     /// It fired, and has not been under `clear` since.
     fired: bool,
-    /// Suppression was told.
+    /// The suppression was reported.
     told: bool,
     /// With `rises`: what values are compared with while the condition holds, and since when.
     base: Option<(MonotonicTime, f64)>,

@@ -16,7 +16,7 @@ use std::time::Duration;
 /// time.
 const FIND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Cgroups that are gone whose cooldown is remembered, for each trigger; of more the oldest go.
+/// Most removed cgroups per trigger with a remembered cooldown; beyond it the oldest are forgotten.
 const COOLING_MAX: usize = 256;
 
 /// What a trigger has come to for a target.

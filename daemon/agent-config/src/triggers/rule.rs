@@ -32,7 +32,7 @@ pub struct Rule {
     pub keep_before: Duration,
     /// Future that is pinned.
     pub keep_after: Duration,
-    /// What is captured beside.
+    /// The capture that the trigger also starts; `None`: it only pins.
     pub capture: Option<TriggerCapture>,
 }
 

@@ -6,9 +6,9 @@ const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", "
 /// What a trigger looks at.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The whole machine.
+    /// The complete host.
     Host,
-    /// The cgroups whose path is like this.
+    /// The cgroups with a path that matches this pattern.
     Cgroups(Vec<Part>),
 }
 

@@ -275,7 +275,7 @@ impl Recorder {
         let mut sums: HashMap<SampleKey, profile::Value> = HashMap::new();
         let mut folded = 0u64;
         for &(key, value) in &rows[kept..] {
-            // What was lost stays told apart from what was taken.
+            // Lost samples stay separate from taken ones.
             let (stack, end) = match key.end {
                 StackEnd::Lost => (lost, StackEnd::Lost),
                 _ => {

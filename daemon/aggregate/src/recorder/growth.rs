@@ -8,9 +8,9 @@ use profile::{Dictionary, SampleKey, StackId, StrId};
 const NODE_BYTES: usize = 16;
 /// Estimated cost of a frame without its text: 24 bytes and its place in the hash table.
 const FRAME_BYTES: usize = 32;
-/// Estimated cost of a string beside its text.
+/// Estimated cost of a string in addition to its text. Unit: bytes.
 const STRING_BYTES: usize = 12;
-/// Estimated cost of a label set beside its pairs.
+/// Estimated cost of a label set in addition to its pairs. Unit: bytes.
 const LABEL_SET_BYTES: usize = 12;
 /// Cost of a pair of a label set.
 const PAIR_BYTES: usize = 8;

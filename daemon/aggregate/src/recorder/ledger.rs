@@ -13,7 +13,7 @@ const TIME: &str = "nanoseconds";
 /// How far back [`Recorder::recent_ledger`] looks.
 const RECENT: std::time::Duration = std::time::Duration::from_secs(60);
 
-/// Adds up the accounts beside a query.
+/// Sums the kernel's accounts that belong to a query.
 pub(super) struct Accounting<'q>(Option<LedgerBuilder<'q>>);
 
 impl<'q> Accounting<'q> {
@@ -22,7 +22,7 @@ impl<'q> Accounting<'q> {
         Accounting(None)
     }
 
-    /// For queries about whole cgroups: a function or a thread has no account.
+    /// Only for queries about complete cgroups: a function or a thread has no account.
     pub(super) fn of_query(query: &'q Query) -> Accounting<'q> {
         let selector = query.selector();
         let whole = query.frame_filters().is_empty() && LedgerBuilder::is_accountable(selector);

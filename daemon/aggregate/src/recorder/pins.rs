@@ -37,7 +37,7 @@ impl Recorder {
         self.windows.back().map(|window| window.whole.end)
     }
 
-    /// True when the whole time is there by windows as they were taken.
+    /// True if all of this time is covered by windows that were not downsampled.
     pub fn holds_fine(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
         let start = self.windows.front().map(|window| window.whole.start);
         let near = |window: &&Window| window.whole.overlaps(from, to);

@@ -23,7 +23,7 @@ pub(super) struct Times {
     count: u32,
     /// Weight of those without one.
     period: u64,
-    /// Samples of the part whose moment found no room.
+    /// Samples of the part whose time did not fit.
     refused: u64,
     known: bool,
 }
@@ -58,8 +58,8 @@ impl Times {
         Times::pack(found, refused, start, block.period())
     }
 
-    /// Puts the times of parts whose rows were added up to `block` behind each other. The samples
-    /// of a part that has none are among those refused.
+    /// Concatenates the times of parts that were merged into `block`. Samples of a part without
+    /// times are counted as refused.
     pub(super) fn merge<'a>(
         parts: impl Iterator<Item = &'a Part> + Clone,
         start: MonotonicTime,
@@ -144,7 +144,7 @@ impl Times {
         self.known
     }
 
-    /// Samples whose moment found no room.
+    /// Samples whose time did not fit.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }

@@ -1,4 +1,4 @@
-//! Why a capture cannot start, and whose matter that is.
+//! Reasons why a capture cannot start, and who has to act: the caller or the operator.
 
 use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::event::{EventError, FILE_WAIT};
@@ -9,7 +9,7 @@ use sampler::CAPTURES_MAX;
 use std::io;
 use thiserror::Error;
 
-/// Whose matter it is that a capture cannot start.
+/// Who has to act if a capture cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
     /// The request is at fault: only another request can succeed.
@@ -137,7 +137,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Whose matter it is.
+    /// Who has to act.
     pub fn fault(&self) -> Fault {
         match self {
             EngineError::Event(

@@ -59,8 +59,8 @@ pub(super) fn source(
     })
 }
 
-/// True when a path is on a file system that depends on another process or machine, as far as the
-/// tables of mounts tell, which always answer.
+/// True if a path is on a file system that depends on another process or machine, according to the
+/// tables of mounts, which always answer.
 fn is_remote(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
     let (pid, below) = in_process(bytes).unwrap_or((std::process::id(), bytes));
@@ -117,7 +117,7 @@ fn open_program(path: &Path) -> Result<File, open::OpenError> {
     root.open(below, Links::Inside)
 }
 
-/// The process in whose root a path lies, and the path there.
+/// Splits a path in another process's root into the pid and the path there.
 fn in_process(path: &[u8]) -> Option<(u32, &[u8])> {
     let rest = path.strip_prefix(b"/proc/")?;
     let digits = rest.iter().position(|&byte| byte == b'/')?;

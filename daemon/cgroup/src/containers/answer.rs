@@ -17,7 +17,7 @@ const NAME_BYTES_MAX: usize = 320;
 /// Longest text that is read as JSON within JSON. Unit: bytes.
 const INNER_BYTES_MAX: usize = 64 << 10;
 
-/// Labels by which Kubernetes' own tools tell whose a container is, on Docker and in bundles.
+/// Labels by which Kubernetes' own tools mark the pod of a container, on Docker and in bundles.
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const NAME_IN_POD: &str = "io.kubernetes.container.name";
@@ -25,7 +25,7 @@ const NAME_IN_POD: &str = "io.kubernetes.container.name";
 /// What an answer says.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ContainerAnswer {
-    /// Whose it is.
+    /// Id of the container.
     pub id: Option<Box<str>>,
     /// What becomes labels.
     pub metadata: Metadata,
@@ -80,7 +80,7 @@ pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<ContainerA
     })
 }
 
-/// The labels of an image, as a runtime's verbose status has them beside the rest.
+/// Labels of an image, as an additional part of a runtime's verbose status.
 ///
 /// # Errors
 /// [`Error::Malformed`].
@@ -137,7 +137,7 @@ enum Part {
     Bundle,
     /// Annotations that containerd and CRI-O write into bundles.
     Annotations,
-    /// What a runtime says of an image beside its status.
+    /// What a runtime reports about an image besides its status.
     ImageInfo,
     /// A container in the list of Podman's storage.
     Stored,

@@ -207,8 +207,9 @@ impl Cri {
     }
 
     async fn connect(&self) -> Result<Client, Error> {
-        // Before the transport, which tells apart less of what may be wrong. The first connection
-        // is used by it, and no other is made: a client lives for one container.
+        // Connects before the transport does, because the transport's errors are less specific. The
+        // transport uses this first connection, and no other is made: a client lives for one
+        // container.
         let mut stream = Some(TokioIo::new(self.socket.connect().await?));
         let connector = service_fn(move |_: Uri| {
             let gone = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
@@ -251,7 +252,8 @@ impl Cri {
         if let Some(pod) = self.pod(&mut client, &listed.pod_sandbox_id).await? {
             metadata.complete(pod);
         }
-        // Labels of the image are worth no error: they are only in what the runtime says beside.
+        // Missing labels of the image are not an error: only the verbose part of the answer has
+        // them.
         if let Ok(Some(image)) = self.image(&mut client, &status.image_ref).await {
             metadata.complete(image);
         }

@@ -210,7 +210,7 @@ impl Error {
         }
     }
 
-    /// Why, as metrics tell it apart; None where the runtime is only not there.
+    /// The cause, as the label of a metric; `None`: the runtime is just not there.
     pub fn cause(&self) -> Option<Cause> {
         Some(match self {
             Error::Absent(_) => return None,
@@ -282,12 +282,11 @@ pub struct ProviderCounts {
     pub asked: AtomicU64,
     /// Containers asked for that somebody knew.
     pub found: AtomicU64,
-    /// Containers asked for that nobody knew, or nobody there could tell; they are asked for again
-    /// later.
+    /// Containers that no runtime knew, or none could report; they are looked up again later.
     pub unknown: AtomicU64,
     /// Calls that failed, by [`Cause::ALL`].
     pub failed: [AtomicU64; Cause::ALL.len()],
-    /// Containers whose first samples were recorded before the answer came.
+    /// Containers with samples recorded before the answer arrived.
     pub late: AtomicU64,
     /// Containers that were not asked for because too many waited, to be asked for later.
     pub deferred: AtomicU64,
@@ -300,7 +299,8 @@ pub struct ProviderCounts {
 }
 
 impl ProviderCounts {
-    /// Says that containers have no names because the daemon may not ask, where nobody else told.
+    /// A degradation for containers without names because the daemon may not ask their runtime and
+    /// no other source has them.
     pub fn degradation(&self) -> Option<Degradation> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let denied = read(&self.failed[Cause::Denied as usize]);
@@ -335,8 +335,8 @@ pub type Inspection<'a> =
 
 /// Somebody who may know containers: a runtime's socket, or the files it keeps.
 pub trait Runtime: Send + Sync {
-    /// Whether it can know containers of this runtime, by the label of the cgroup path; None: the
-    /// path does not tell.
+    /// Whether this source can know containers of the runtime named in the cgroup path's label;
+    /// `None`: the path does not name one.
     fn serves(&self, runtime: Option<&str>) -> bool;
 
     /// Asks for a container by its id, which has hexadecimal digits alone; None: not one of its

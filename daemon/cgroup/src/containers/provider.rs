@@ -48,7 +48,7 @@ struct Ask {
     runtime: Option<&'static str>,
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 enum Message {
     /// Ask for a container.
     Ask(Ask),
@@ -56,8 +56,8 @@ enum Message {
     Made(Box<[u8]>),
 }
 
-/// Tells of cgroups as they are made, so that containers that end before their window does are
-/// asked for in time. Outlives who asks.
+/// Announces cgroups as they are created, so that containers that end before their window does are
+/// looked up in time. It may outlive the provider.
 #[derive(Debug)]
 pub struct Announcer(mpsc::WeakSender<Message>);
 
@@ -153,7 +153,7 @@ impl Containers {
         (Containers { shared, asks }, provider)
     }
 
-    /// Who may tell of cgroups ahead.
+    /// Returns a handle that announces cgroups ahead of their samples.
     pub fn announcer(&self) -> Option<Announcer> {
         let asks = self.asks.as_ref()?;
         Some(Announcer(asks.downgrade()))
@@ -268,7 +268,7 @@ impl ContainerMetadataProvider {
     }
 }
 
-/// The container that a cgroup's path tells, if somebody can be asked for it.
+/// The container in a cgroup's path, if there is a source to ask about it.
 fn container_of(path: &[u8]) -> Option<Ask> {
     let labels = Labels::of_path(std::str::from_utf8(path).ok()?);
     let id = labels.container?;
@@ -327,8 +327,8 @@ async fn answer(shared: &Shared, runtimes: &[GatedRuntime], ask: &Ask) {
     ProviderCounts::add(counter, 1);
 }
 
-/// Settles an ask when it goes, so that a runtime's code that panics leaves nothing that is for
-/// ever on its way.
+/// Settles a lookup when dropped, so that a panic in a source's code leaves no lookup pending
+/// forever.
 struct Settled<'a> {
     shared: &'a Shared,
     id: &'a str,

@@ -71,7 +71,7 @@ impl Kind {
 pub struct Source {
     kind: Kind,
     path: PathBuf,
-    /// The operator named it, and answers for whose it is.
+    /// The operator configured this path and is responsible for its owner.
     named: bool,
 }
 

@@ -180,7 +180,7 @@ impl Environment {
     }
 }
 
-/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+/// Effective user id; root if it is unknown, so that checks err on the strict side.
 pub fn effective_uid() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_id(&status, "Uid").unwrap_or(0)
@@ -223,7 +223,7 @@ pub fn max_sample_rate() -> Option<u32> {
     text.ok()?.trim().parse().ok()
 }
 
-/// The CPUs that run now. None where sysfs does not tell.
+/// The CPUs that are online now. `None` if sysfs does not say.
 pub fn cpus_online() -> Option<Vec<CpuId>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
     parse_cpu_list(&text).filter(|cpus| !cpus.is_empty())

@@ -27,7 +27,7 @@ const COMMAND_MAX: Duration = Duration::from_secs(5);
 /// Sockets of a process's number that are tried: those of earlier processes are left behind.
 const SOCKETS_MAX: usize = 8;
 
-/// Most times that a process is told to stop.
+/// Most requests to a process to disable its map.
 const ENDINGS_MAX: u32 = 10;
 
 /// Names of a temporary directory looked at. One with more hides its sockets.
@@ -66,7 +66,7 @@ pub enum DotNetError {
     /// It is something else.
     #[error("the process is not a .NET process")]
     NotDotNet,
-    /// Its own user told it to.
+    /// Its own user enabled it.
     #[error("the process already writes a map, by its own settings")]
     OwnMap,
     /// The daemon may not act as the process's user.
@@ -143,7 +143,7 @@ pub struct Writing {
     map_mark: Mark,
     owner: Identity,
     pid: u32,
-    /// Times it was told to stop in vain.
+    /// Failed requests to disable it.
     failures: u32,
 }
 
@@ -156,7 +156,7 @@ pub struct NotEnded {
     pub error: DotNetError,
 }
 
-/// Has a process write its map, on a thread of its own that ends afterwards. May wait for ever
+/// Enables the map of a process, on a thread of its own that ends afterwards. May wait forever
 /// where a file system does.
 ///
 /// # Errors
@@ -231,8 +231,8 @@ fn enable_as(
 }
 
 impl Writing {
-    /// Has the process stop, if it is still there, and removes its map, on a thread of its own that
-    /// ends afterwards. May wait for ever.
+    /// Disables the map of a process if the process still exists, and removes the map, on a thread
+    /// of its own that ends afterwards. May wait forever.
     ///
     /// # Errors
     /// When it goes on, or the map stays: with what to try again, if that may help.

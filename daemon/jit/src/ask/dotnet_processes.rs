@@ -37,7 +37,7 @@ pub(super) struct DotNetProcesses {
     to_end: Vec<Writing>,
 }
 
-/// A process that is told to stop; what to try again when it does not.
+/// A pending request to disable a map; its result says what to retry.
 type Ending = Pending<Result<(), NotEnded>>;
 
 #[derive(Debug)]
@@ -142,8 +142,8 @@ impl DotNetProcesses {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Has told to stop what need not write any more, once each time it is called. Returns how many
-    /// have stopped since.
+    /// Sends requests to disable maps that are no longer needed, once per call. Returns how many
+    /// processes have disabled theirs since.
     pub(super) fn reap(&mut self) -> usize {
         let enabled = blocking_pool::take_done(&mut self.enabling);
         self.to_end.extend(enabled.into_iter().flatten());

@@ -164,7 +164,7 @@ pub struct Attempt {
 }
 
 /// Asks one process, on a thread of its own that ends afterwards. Waits as long as the deadlines of
-/// the protocol, and for ever where a file system does.
+/// the protocol, and forever where a file system does.
 pub fn attach(wanted: AttachRequest) -> Attempt {
     let mut signalled = wanted.signalled;
     let outcome = ask(wanted, &mut signalled);
@@ -304,7 +304,8 @@ impl Jvm {
     }
 }
 
-/// The file that tells the JVM what the signal is for. Removed when dropped, if it was made here.
+/// The file that makes the JVM start attaching on the signal. Removed when dropped, if it was
+/// created here.
 struct Trigger<'a> {
     jvm: &'a Jvm,
     name: String,
@@ -412,8 +413,8 @@ impl LeftOver {
         self.mark
     }
 
-    /// Removes the map, on a thread of its own that ends afterwards, if it is still as it was left:
-    /// what anybody has written since is his own. May wait for ever.
+    /// Removes the map if it is unchanged, on a thread of its own that ends afterwards: a map
+    /// written since belongs to somebody else. May wait forever.
     ///
     /// # Errors
     /// When it stays though it should go.

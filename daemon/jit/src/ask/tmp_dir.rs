@@ -24,14 +24,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use symbolize::open::Root;
 
-/// Between two tries where the kernel gives nothing to wait for: a file that is to appear, a socket
-/// whose queue is full. A JVM takes 10 to 15 ms to open its socket.
+/// Time between two tries where the kernel gives nothing to wait for: a file that should appear, a
+/// socket with a full queue. A JVM takes 10 to 15 ms to open its socket.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Longest such pause: what takes longer than a second is not waited for more closely.
 const STEP_MAX: Duration = Duration::from_millis(100);
 
-/// Whose rights a thread works with.
+/// The user and group that a thread acts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Effective user, as the daemon sees it.
@@ -61,13 +61,13 @@ impl Identity {
             inheritable: none,
         };
         let dropped = thread::set_capabilities(None, sets);
-        // A change of user sets it to what a sysctl says, for the whole process.
+        // Changing the user resets this to the value of a sysctl, for the complete process.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         Ok(dropped?)
     }
 }
 
-/// What tells one state of a file from another: who it is and when it last changed.
+/// Identifies one state of a file: its inode and when it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     device: u64,

@@ -22,7 +22,7 @@ const LINES_MAX: usize = 4096;
 /// Most files kept of one function: those of the functions in it that were inlined.
 const FILES_MAX: usize = 64;
 
-/// Functions whose lines wait for their code. One does, unless threads write at once.
+/// Most functions with lines that wait for their code. There is one, unless threads write at once.
 const PENDING_MAX: usize = 8;
 
 /// Size of the head of an ELF image of 64 bits.

@@ -46,7 +46,7 @@ const CALL: u8 = 0xe8;
 /// Its length.
 const CALL_BYTES: usize = 5;
 
-/// Looks at the process `pid`. May wait for ever: for helpers.
+/// Examines the process `pid`. May wait forever: for helpers only.
 pub(super) fn look(pid: u32) -> Beam {
     let Ok(text) = target::maps_of(pid) else {
         return Beam::No;

@@ -33,8 +33,8 @@ const CPU_MAX: Duration = FILE_CPU_MAX;
 /// Places of a function at which its rule is looked up: that of its body is the commonest.
 const PLACES: u64 = 64;
 
-/// The rule by which code is left that runs in the frame of `function`, where the process `pid` has
-/// such a function in one of its files. May wait for ever: for helpers.
+/// The unwind rule for code that runs in the frame of `function`, if the process `pid` has that
+/// function in one of its files. May wait forever: for helpers only.
 pub fn rule_of(pid: u32, function: &[u8]) -> Option<Rule> {
     let mut files = maps::executable(target::maps_of(pid).ok()?);
     files.retain(Map::is_file);
@@ -75,7 +75,7 @@ fn rule_in(image: &Image, function: &[u8], budget: &FileBudget<'_>) -> Option<Ru
         }
     }
     let (rule, count) = found.into_iter().max_by_key(|&(_, count)| count)?;
-    // A function with as many shapes as places has no body whose frame could be lent.
+    // A function with a different frame at each instruction has no body that could lend its frame.
     (count > 1).then_some(rule)
 }
 

@@ -166,7 +166,7 @@ pub struct Looked {
     pub(super) python: bool,
 }
 
-/// Looks at the memory of a process. May block for ever.
+/// Examines the memory of a process. May block forever.
 ///
 /// Nothing is found where the process is gone, or its memory may not be read.
 pub fn look(asked: &ScanRequest) -> Looked {

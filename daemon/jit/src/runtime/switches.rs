@@ -15,7 +15,7 @@ const PHP_DUMP: u32 = 0x20;
 /// How a runtime was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// It was told to write a perf map or a jitdump.
+    /// It was started with an option to write a perf map or a jitdump.
     pub writes: bool,
     /// A JVM keeps frame pointers.
     pub frame_pointers: bool,

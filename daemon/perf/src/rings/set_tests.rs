@@ -20,7 +20,7 @@ fn rings_in_memory(cpus: u32) -> Rings {
 const SETS: u64 = 2;
 const SET_CPUS: u64 = 3;
 
-/// Rings in memory with sets of captures beside them.
+/// Rings in memory, with sets of captures.
 fn rings_with_sets(ring_bytes: usize) -> Rings {
     let mut rings = rings_in_memory(SET_CPUS as u32);
     for key in 0..SETS {

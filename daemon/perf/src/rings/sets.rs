@@ -175,8 +175,8 @@ impl RingSet {
         times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))
     }
 
-    /// Has the ring of an event tell of each thread that comes to a CPU, also where the switch to
-    /// it is not recorded ([`Drained::SetArrival`]). Asked for again nothing changes.
+    /// Makes the ring of an event report each thread that arrives on a CPU, even if the switch to
+    /// it is not recorded ([`Drained::SetArrival`]). Calling it again changes nothing.
     ///
     /// # Errors
     /// When the kernel refuses. No error where the CPU has no such ring.

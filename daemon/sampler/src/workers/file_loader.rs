@@ -51,8 +51,7 @@ pub enum Request {
     Processes,
     /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
     Close(Box<RingSet>),
-    /// Close rings of the continuous profile, which others have taken over from, or whose CPU went
-    /// away.
+    /// Closes rings of the continuous profile that were replaced, or whose CPU went away.
     CloseRings(Retired),
 }
 
@@ -98,8 +97,8 @@ pub struct Modules {
     pub derive: bool,
 }
 
-/// What `fp-files` and the sampler share beside their queues. Plain counters and a hint: they order
-/// nothing, the queues do.
+/// Data shared by `fp-files` and the sampler besides their queues. Plain counters and a hint: only
+/// the queues order anything.
 #[derive(Debug, Default)]
 pub struct Handover {
     /// Bytes sent and not yet taken.
@@ -132,7 +131,7 @@ impl FileLoader {
         scan::all(|mapping, path| identity_in_time(&self.helpers, WAIT, mapping, path))
     }
 
-    /// Serves the sampler until it hangs up. `heartbeat` tells what takes long.
+    /// Serves the sampler until it hangs up. `heartbeat` reports long work.
     pub fn run(
         self,
         requests: &Receiver<Request>,

@@ -44,7 +44,7 @@ const LOOK_BYTES: u64 = 256 << 10;
 /// Unit: bytes. Six, of eight bytes each, and room for what some functions keep between.
 const BEFORE_BYTES: u64 = 128;
 
-/// What is read at a time. Unit: bytes; whole pages.
+/// How much is read at a time. Unit: bytes; full pages.
 const PIECE_BYTES: usize = 32 << 10;
 
 /// A page of memory, or a part of one.
@@ -114,7 +114,7 @@ impl StackReader {
         self.in_time(wanted.thread.0, move || look(wanted))
     }
 
-    /// Has a helper do something with the memory of a process, which may take for ever.
+    /// Has a helper work on the memory of a process, which may take forever.
     fn in_time<T: Send + 'static>(
         &mut self,
         process: ProcessId,
@@ -138,7 +138,7 @@ impl StackReader {
     }
 }
 
-/// One look. May block for ever.
+/// One read. May block forever.
 ///
 /// Everything is opened relative to the thread's own directory in /proc, which is that of no other
 /// thread when its number is used again; the file of its memory is that of one program, and empty
@@ -183,10 +183,10 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole that was never there, and of the same place of other
-/// threads' stacks, which run the same code, as far as that takes no time. May block for ever. Only
-/// of private memory that no file backs, and not of what was swapped out: elsewhere more than a
-/// page of zeros might come.
+/// Reads a byte of each page in a hole that was never touched, and in the same place of other
+/// threads' stacks, which run the same code, as far as that takes no time. May block forever. Only
+/// for private memory without a file behind it that was not swapped out, because elsewhere it might
+/// bring in more than a page of zeros.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
@@ -244,7 +244,7 @@ fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), F
     let mut buffer = Buffer::new().map_err(failure)?;
     let mut at = range.start;
     while at < range.end {
-        // Pieces end at whole pages: one page that cannot be read costs nothing that lies before.
+        // Pieces end at page boundaries, so a page that cannot be read costs nothing before it.
         let piece = (range.end - at).min(PIECE_BYTES as u64 - at % 4096) as usize;
         let bytes = &mut buffer.0[..piece];
         let read = match memory.read_at(bytes, at) {

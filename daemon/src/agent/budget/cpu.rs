@@ -51,7 +51,7 @@ const PROVEN: Duration = Duration::from_secs(1800);
 /// The part of the budget that a higher level may be expected to take. Unit: percent.
 const ROOM_PERCENT: u64 = 80;
 
-/// What a level is expected to cost beside the one below it, while it was never measured. Unit:
+/// Expected cost of a level compared with the one below it, while it was never measured. Unit:
 /// percent of the lower one's cost. Halving a copy saves less than half.
 const COPY_STEP_PERCENT: u64 = 200;
 
@@ -101,7 +101,7 @@ pub struct CpuGovernor {
     recent: VecDeque<u64>,
     /// Cost of the intervals since the level came into force, at most [`LONG`].
     judged: VecDeque<u64>,
-    /// For each level its cost beside the next lower one's, in percent, where it was measured.
+    /// For each level its measured cost compared with the next lower one's, in percent.
     learnt: Vec<Option<u64>>,
     /// Cost of a minute of the level just left downwards, until the lower one is known too.
     left_at: Option<u64>,
@@ -293,7 +293,7 @@ impl CpuGovernor {
         expected <= self.budget_ppm * ROOM_PERCENT / 100
     }
 
-    /// What a level costs beside the next lower one. Unit: percent.
+    /// The cost of a level compared with the next lower one. Unit: percent.
     fn step_percent(&self, level: usize) -> u64 {
         let rate = |level| u64::from(self.limits(level).rate_hz.min(self.rate_hz).max(1));
         let (high, low) = (rate(level), rate(level + 1));

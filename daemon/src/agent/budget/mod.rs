@@ -30,7 +30,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What the daemon takes beside caches and recorder: batches, names, threads, code. Unit: bytes. 25
+/// Memory of the daemon besides caches and recorder: batches, names, threads, code. Unit: bytes. 25
 /// to 45 MiB measured on two CPUs.
 const BASE_BYTES: usize = 56 << 20;
 
@@ -43,8 +43,8 @@ const MEMORY_MIN: usize = 48 << 20;
 /// Readings of the cost of answering that are kept: those of a minute, its start and end included.
 const SERVING_KEPT: usize = 7;
 
-/// Tells when the next reading is due: the main thread looks around more often than the budget
-/// needs, and a reading is two small files of each thread.
+/// When the next reading is due: the main thread looks around more often than the budget needs, and
+/// a reading is two small files per thread.
 #[derive(Debug, Default)]
 struct Due(Option<MonotonicTime>);
 

@@ -354,8 +354,8 @@ pub(crate) fn each_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     Ok(())
 }
 
-/// The symbol, with its rank, when it is that of a function in `code`. `marks`: the table is of an
-/// architecture where symbols also tell code from data, by `$x` and `$d` (ELF for the Arm 64-bit
+/// The symbol, with its rank, if it is that of a function in `code`. `marks`: the table is of an
+/// architecture with symbols that separate code from data, `$x` and `$d` (ELF for the Arm 64-bit
 /// Architecture, 5.7).
 fn function<S: Sym<Endian = LE>>(symbol: &S, (code, marks): (&[Segment], bool)) -> Option<Entry> {
     let kind = symbol.st_type();

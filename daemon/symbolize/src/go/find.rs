@@ -152,7 +152,7 @@ fn starts_header(bytes: &[u8]) -> bool {
     magic.is_some() && matches!(bytes.get(4..8), Some([0, 0, 1 | 4, 8]))
 }
 
-/// The tables whose header is at `part`, when everything in it makes sense:
+/// The tables with their header at `part`, if everything in it makes sense:
 /// - it starts as [`starts_header`] says;
 /// - there are functions, and not more than [`FUNCTIONS_MAX`];
 /// - names, units, files, values and functions follow it in this order, within `part`;

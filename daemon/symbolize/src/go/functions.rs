@@ -13,7 +13,7 @@ const AT_ONCE: u64 = 1024;
 
 /// A stack ends in this function.
 pub const TOP_FRAME: u8 = 1 << 0;
-/// This function writes the stack pointer in a way that its depths do not tell.
+/// This function changes the stack pointer in a way that its depths do not show.
 pub const WRITES_SP: u8 = 1 << 1;
 
 /// What the table says of a function. Numbers called a place are those of lists of values.

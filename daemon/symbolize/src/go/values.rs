@@ -38,8 +38,8 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Those of a list that starts with these bytes, of code whose instructions have a multiple of
-    /// `quantum` bytes.
+    /// The values of a list that starts with these bytes, for code with instructions of a multiple
+    /// of `quantum` bytes.
     pub fn new(bytes: &'a [u8], quantum: u32) -> Values<'a> {
         Values {
             bytes,

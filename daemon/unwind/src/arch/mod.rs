@@ -29,7 +29,7 @@ pub struct GoFrame {
     pub frame_pointer_at: Option<i32>,
 }
 
-/// What the first instructions of a function that is called tell.
+/// What the first instructions of a called function show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Called {
     /// One of them jumps through a pointer.

@@ -13,7 +13,7 @@ pub const QUEUED_MAX: usize = 64;
 /// Rules for the generated code of one process, in place of those it had.
 #[derive(Debug)]
 pub struct Generated {
-    /// Whose.
+    /// The process it belongs to.
     pub process: ProcessId,
     /// Its pid.
     pub pid: Pid,
@@ -44,7 +44,7 @@ pub struct GeneratedRules {
     beam: Option<Arc<BeamStacks>>,
 }
 
-/// What tells the stacks of Erlang's virtual machine (`walk/beam.rs`).
+/// Addresses that identify the stacks of Erlang's virtual machine (`walk/beam.rs`).
 #[derive(Debug, PartialEq, Eq)]
 pub struct BeamStacks {
     /// The address that the first function of every Erlang process returns to.

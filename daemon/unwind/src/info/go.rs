@@ -32,8 +32,7 @@ enum Reading {
     Injected,
 }
 
-/// The table of a program in Go, whose addresses are counted from `base`. `None` for other
-/// programs.
+/// The table of a Go program, with addresses counted from `base`. `None` for other programs.
 ///
 /// # Errors
 /// When reading it takes more than `budget` has left.

@@ -60,7 +60,7 @@ pub struct Module {
     tables: Box<[Table]>,
     /// What was derived from instructions of code that those do not describe.
     derived: Option<Table>,
-    /// In whose frame code runs that has none.
+    /// The function whose frame is used by code without one of its own.
     lender: Option<Lender>,
     plts: Box<[Plt]>,
     /// Where signal handlers return to, as addresses, where no table says so.
@@ -163,8 +163,8 @@ impl Module {
         Ok(any.then_some(module))
     }
 
-    /// Adds what instructions tell of code that no table describes. Where that takes more than
-    /// `budget` has left the module stays as it is.
+    /// Adds rows derived from instructions that no table describes. If that takes more than
+    /// `budget` has left, the module stays as it is.
     ///
     /// # Errors
     /// When the file is to be read later.
@@ -303,7 +303,7 @@ impl Module {
         }
     }
 
-    /// In whose frame code runs that has none.
+    /// The function whose frame is used by code without one of its own.
     pub fn lender(&self) -> Option<&Lender> {
         self.lender.as_ref()
     }
@@ -313,8 +313,8 @@ impl Module {
         self.all_tables().find_map(|table| table.rule(address))
     }
 
-    /// Where the function starts that a place in the file is in, as an address (SVMA), if a table
-    /// tells.
+    /// Start of the function that contains a place in the file, as an address (SVMA), if a table
+    /// says so.
     pub fn function_start(&self, offset: FileOffset) -> Option<u64> {
         let address = self.address_of(offset)?;
         let mut tables = self.all_tables();
@@ -391,7 +391,7 @@ fn lowest(segments: &[Segment]) -> u64 {
         .unwrap_or(0)
 }
 
-/// Where signal handlers return to, as addresses, where instructions alone tell that.
+/// Addresses that signal handlers return to, if only instructions show them.
 fn signal_returns<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

@@ -245,7 +245,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
         self.budget.check()
     }
 
-    /// Takes in the function described by the entry at `at`, whose content has `length` bytes.
+    /// Adds the function described by the entry at `at`, which has `length` bytes.
     fn add(&mut self, at: u64, length: usize) -> Result<(), Over> {
         if length > ENTRY_BYTES_MAX || !self.window.bring(at + 4, length, self.budget)? {
             return Ok(());

@@ -110,8 +110,9 @@ impl Rule {
         }
     }
 
-    /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
-    /// `injected`: as a frame it is that of an interrupted instruction, which did not call it.
+    /// The rule of a Go function with a stack of `depth` bytes, without the return address.
+    /// `injected`: its frame is treated as that of an interrupted instruction, which did not call
+    /// it.
     pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
         let frame = arch::go_frame(depth, injected).filter(|_| depth >= 0)?;
         let place = |at: Option<i32>| match at {

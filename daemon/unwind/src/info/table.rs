@@ -68,7 +68,7 @@ impl Table {
         Ok(Table::of(packed, bases.code))
     }
 
-    /// The table of functions whose addresses are counted from `base`; `None` without any.
+    /// The table of functions with addresses counted from `base`; `None` without any.
     pub fn of(packed: Packed, base: u64) -> Option<Table> {
         let Packed {
             index,

@@ -20,7 +20,7 @@ pub struct ProcessInstance {
     pub started: MonotonicTime,
 }
 
-/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
+/// The marker of a jitdump: the mapping that shows that a runtime writes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpSeen {
     /// Who mapped it.

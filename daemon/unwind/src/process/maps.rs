@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Longest line read. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
 const LINE_BYTES_MAX: u64 = 20 << 10;
 
-/// A mapping as `/proc/PID/maps` tells it.
+/// A mapping from `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// First address.

@@ -76,15 +76,15 @@ impl SpaceBytes {
     }
 }
 
-/// Mappings sorted by address, without overlap. The kernel tells of new mappings only, so a later
-/// one takes the place of what it overlaps.
+/// Mappings sorted by address, without overlap. The kernel reports new mappings only, so a later
+/// one replaces what it overlaps.
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
     /// What it counts for in `all`.
     bytes: usize,
     all: SpaceBytes,
-    /// Mappings of files added so far: tells whether there is one that nobody looked at.
+    /// Number of file mappings added so far: shows whether there is one that was not examined.
     files_added: u32,
     /// Times a mapping took the place of another: what is known of addresses before holds no more.
     replaced: u32,
@@ -229,8 +229,8 @@ impl AddressSpace {
         let pieces = before.into_iter().chain([new]).chain(after);
         self.mappings.splice(first..last, pieces);
         self.has_generated |= new.backing == Backing::Jit;
-        // Cutting a mapping in two made too many: what was there is gone all the same, so what came
-        // is not kept, and as little as possible beside it.
+        // Cutting a mapping in two made too many. The old mapping is gone all the same, so the new
+        // one is not kept, and as little as possible around it.
         let surplus = self.mappings.len().saturating_sub(MAPPINGS_MAX);
         self.mappings.drain(at..at + surplus);
         self.weigh();

@@ -28,7 +28,7 @@ use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
 
-/// The bits that tell.
+/// The bits that distinguish values from return addresses.
 const TAG: u64 = 3;
 
 /// Words looked at for the return address of a thread's call. Unit: words, of 8 bytes, at 1 ns

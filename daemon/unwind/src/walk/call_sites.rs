@@ -145,7 +145,7 @@ fn direct_target(code: &[u8; CALL_BYTES], address: u64, segments: &[Segment]) ->
     inside.then_some(target)
 }
 
-/// What the first instructions of a function that is called tell.
+/// What the first instructions of a called function show.
 fn called<R: ReadAt + ?Sized>(image: &R, segments: &[Segment], target: u64) -> Option<Called> {
     let segment = segments
         .iter()

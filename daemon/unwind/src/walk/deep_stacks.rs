@@ -125,7 +125,7 @@ impl DeepThread {
         }
     }
 
-    /// The place to look at: of those with enough votes the one furthest out, whose call lasts
+    /// The place to read: of those with enough votes, the outermost, because its call lasts
     /// longest.
     fn outermost(&self) -> Option<u64> {
         let voted = self.places.iter().filter(|(_, votes)| *votes >= VOTES_MIN);
@@ -151,7 +151,7 @@ pub struct DeepStacks {
     looks: usize,
     /// Watches to be closed by somebody who may block.
     spent: Vec<Watchpoint>,
-    /// Functions whose expected caller was there, or was not.
+    /// Functions, and whether their expected caller was found.
     compared: Vec<(CutFrame, bool)>,
     /// Up to when all watches were known to be untouched.
     verified: MonotonicTime,
@@ -214,8 +214,8 @@ impl DeepStacks {
         entry.vote(slot);
     }
 
-    /// The same at a function whose frame is larger than the copy: all samples of the call will be
-    /// cut there, so it is looked at soon. A look tells whether the caller is the `expected` one.
+    /// The same for a function with a frame larger than the copy: all samples of the call will be
+    /// cut there, so it is read soon. The read shows whether the caller is the `expected` one.
     pub fn cut_at_large(
         &mut self,
         (thread, pid): (Thread, Pid),
@@ -312,8 +312,8 @@ impl DeepStacks {
         true
     }
 
-    /// Starts a drain of samples older than `now`: drops looks whose call has returned, or whose
-    /// program `lives` no more.
+    /// Starts a drain of samples older than `now`: drops reads of calls that have returned, or of
+    /// programs that have ended according to `lives`.
     pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {
             threads,

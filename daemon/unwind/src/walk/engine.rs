@@ -39,7 +39,7 @@ const OPERATIONS_MAX: u32 = 4096;
 /// What looking for a lent frame counts for: it reads up to 18 words.
 const LENT_OPERATIONS: u32 = 32;
 
-/// Sizes of copies whose use is counted. Unit: bytes.
+/// Sizes of copies for which use is counted. Unit: bytes.
 pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 
 /// How much of their copies samples used.
@@ -47,7 +47,7 @@ pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 pub struct CopyCounts {
     /// Samples with a copy.
     pub samples: u64,
-    /// Those whose stack is cut because the copy ends.
+    /// Those with a stack that is cut because the copy ends.
     pub cut: u64,
     /// Those that used so much of it, or all; by [`COPIES`].
     pub beyond: [u64; COPIES.len()],
@@ -86,7 +86,7 @@ pub struct UnwindCounts {
     pub derived_misled: u64,
     /// Frames of code that runs in the frame of the function that jumped to it.
     pub by_lent_frame: u64,
-    /// Frames whose CFA is told by a word below the stack pointer, and that lies in them too.
+    /// Frames with a CFA in a word below the stack pointer that is also in the frame.
     pub by_red_zone: u64,
     /// Stacks of Erlang processes.
     pub beam_stacks: u64,
@@ -240,7 +240,7 @@ pub(super) enum Next {
 }
 
 impl Engine {
-    /// An engine whose modules take at most `bytes_max` bytes.
+    /// An engine with modules of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Engine {
         Engine {
             modules: Modules::new(bytes_max),
@@ -427,8 +427,8 @@ impl Engine {
         }
     }
 
-    /// Which of these frames is the first that nobody called, by what its file says of it: frames
-    /// of a chain do not tell where it ends.
+    /// Which of these frames is the first one of a stack, according to its file: frames of a chain
+    /// do not show where it ends.
     pub fn outermost(&mut self, frames: &[RawFrame], now: MonotonicTime) -> Option<usize> {
         frames.iter().position(|frame| match *frame {
             RawFrame::File(file, offset) => {
@@ -481,8 +481,8 @@ impl Engine {
                 self.scanner.outermost = true;
                 return Next::End(StackEnd::Complete);
             }
-            // Where the instruction pointer is in it, the stack may be either: its frame pointer
-            // tells, which leads out of the copy once the stack has changed.
+            // With the instruction pointer there, it may be either stack: its frame pointer
+            // decides, which leads out of the copy once the stack has changed.
             Step::Switched(behind) if cursor.exact => {
                 let behind = match behind {
                     Behind::Caller => behind,
@@ -578,8 +578,8 @@ impl Engine {
         }
     }
 
-    /// Passes code that runs in the frame of the function that jumped to it. `None` when the stack
-    /// has no such frame, or it cannot be told and there is a derived rule.
+    /// Passes code that runs in the frame of the function that jumped to it. `None` if the stack
+    /// has no such frame, or it is unknown and there is a derived rule.
     fn by_lent_frame(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -618,8 +618,8 @@ impl Engine {
         }
     }
 
-    /// Passes a frame by what its instructions tell of it, if that leads to code; else by its frame
-    /// pointer.
+    /// Passes a frame by a rule derived from its instructions, if that leads to code; else by its
+    /// frame pointer.
     fn by_derived_rule(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -646,9 +646,8 @@ impl Engine {
         self.by_frame_pointer(cursor, StackEnd::NoUnwindInfo)
     }
 
-    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
-    /// was told may be of code that lay there before or after, so where it leads is looked at
-    /// first.
+    /// Passes a frame of generated code by its runtime's rules, else by its frame pointer. The
+    /// rules may belong to earlier or later code at that address, so their result is checked first.
     pub(super) fn through_generated(
         &mut self,
         cursor: &mut Cursor<'_>,

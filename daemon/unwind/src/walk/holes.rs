@@ -31,7 +31,7 @@ const PER_SECOND: u32 = 32;
 /// Where a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// Whose stack.
+    /// The thread that owns the stack.
     pub thread: Thread,
     /// The process's pid.
     pub pid: Pid,

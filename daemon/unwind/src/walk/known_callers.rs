@@ -49,7 +49,7 @@ const PAGE: u64 = 4096;
 /// What was done, since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownCallersCounts {
-    /// Functions whose callers are remembered.
+    /// Functions with remembered callers.
     pub functions: u64,
     /// Threads compared with what was known by then from other processes.
     pub checked: u64,
@@ -75,7 +75,7 @@ pub(super) struct CutFrame {
 }
 
 impl CutFrame {
-    /// The frame of a function whose return address is at `slot`.
+    /// The frame of a function with its return address at `slot`.
     pub fn new(cgroup: CgroupId, file: FileId, function: u64, slot: u64) -> CutFrame {
         CutFrame {
             cgroup,
@@ -159,7 +159,7 @@ impl KnownCallers {
         }
     }
 
-    /// Has the next complete stack of a thread tell the callers of a function.
+    /// Requests the callers of a function from the next complete stack of a thread.
     pub(super) fn want(&mut self, thread: Thread, wanted: WantedFrame) {
         if !self.on {
             return;
@@ -171,12 +171,12 @@ impl KnownCallers {
         self.wanted.insert(thread, wanted);
     }
 
-    /// What the next complete stack of a thread is to tell.
+    /// What the next complete stack of a thread should show.
     pub(super) fn wanted(&self, thread: Thread) -> Option<WantedFrame> {
         self.wanted.get(&thread).copied()
     }
 
-    /// A thread has told, or has ended.
+    /// A thread had a complete stack, or has ended.
     pub(super) fn met(&mut self, thread: Thread) {
         self.wanted.remove(&thread);
     }

@@ -27,7 +27,7 @@ pub type Thread = (ProcessId, Tid);
 /// What is asked for: a look at a stack from a return address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackReadRequest {
-    /// Whose stack.
+    /// The thread that owns the stack.
     pub thread: Thread,
     /// The process's pid.
     pub pid: Pid,
@@ -121,8 +121,8 @@ pub struct Sieve<'a> {
 }
 
 impl<'a> Sieve<'a> {
-    /// For the stack from `base` to `stack_end` of a process whose executable memory is `code`, in
-    /// order.
+    /// Creates it for the stack from `base` to `stack_end` of a process with executable memory
+    /// `code`, in order.
     pub fn new(base: u64, stack_end: u64, code: &'a [Range<u64>]) -> Sieve<'a> {
         Sieve {
             code,

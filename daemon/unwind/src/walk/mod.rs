@@ -117,7 +117,7 @@ pub enum UnwindUpdate {
 }
 
 impl UnwindUpdate {
-    /// Memory of it beside itself. Unit: bytes.
+    /// Memory that it holds in addition to itself. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
             UnwindUpdate::Module(loaded) => loaded.heap_bytes(),
@@ -134,13 +134,13 @@ pub struct Unwinder {
     pub looks: DeepStacks,
     /// Pages that end copies of stacks.
     pub holes: Holes,
-    /// Completes stacks that are cut at a function whose callers are known from elsewhere.
+    /// Completes stacks that are cut at a function with callers known from elsewhere.
     pub known_callers: KnownCallers,
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
     scans: bool,
-    /// The file whose unwind information the last walk missed.
+    /// The file without loaded unwind information at which the last walk stopped.
     missed: Option<FileId>,
     bounds: Arc<CacheBounds>,
     /// What the engine found, before it is known which walk wins.
@@ -164,7 +164,7 @@ impl Unwinder {
         }
     }
 
-    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    /// Whether to scan for callers of generated code with an unknown frame.
     pub fn scan(&mut self, on: bool) {
         self.scans = on;
     }
@@ -285,7 +285,7 @@ impl Unwinder {
         callchain::walk(sample, process, self.depths.chain, out)
     }
 
-    /// Unwinds a sample that has registers: by the copy of its stack where that tells more than the
+    /// Unwinds a sample that has registers: by the copy of its stack if that shows more than the
     /// kernel's chain.
     fn unwind_copy(
         &mut self,
@@ -303,7 +303,7 @@ impl Unwinder {
         };
         let stack = StackCopy::new(registers.sp(), user.stack, user.full);
         let mut chain_end = None;
-        // A larger copy tells more than what is remembered.
+        // A larger copy shows more than what is remembered.
         if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize) {
             chain_end = Some(self.chain(sample, Some(process), out));
             let who = (process, sample.tid);
@@ -332,9 +332,8 @@ impl Unwinder {
         self.settle((sample, user), end, (chain_end, behind), out)
     }
 
-    /// Takes what was walked, which ended so and is not complete, or the chain in `out`, whichever
-    /// tells more. `behind` is where the chain has what is behind a change of stacks, if it is
-    /// known.
+    /// Takes the incomplete walk with this end, or the chain in `out`, whichever has more. `behind`
+    /// is where the chain continues after a change of stacks, if known.
     fn settle(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
@@ -348,7 +347,7 @@ impl Unwinder {
             out.frames.truncate(out.user_at);
             return StackEnd::Complete;
         }
-        // Tables would have told what frame pointers did not: the chain broke for lack of them.
+        // Tables would have shown what frame pointers did not: the chain broke for lack of them.
         let chain_end = match (end, chain_end) {
             (StackEnd::ModuleLoading, StackEnd::BrokenChain) => end,
             _ => chain_end,
@@ -436,8 +435,8 @@ impl Unwinder {
         end
     }
 
-    /// Goes on behind a frame at which a walk was cut, which ended so: by what a look saw, or by
-    /// the callers that the function has elsewhere. What would tell more is asked for.
+    /// Continues after a frame at which a walk was cut, with this end: by a read of memory, or by
+    /// the callers that the function has elsewhere. Requests what would show more.
     fn behind(
         &mut self,
         (sample, process): (&Sample<'_>, &Process),
@@ -573,7 +572,7 @@ mod exec_tests {
     fn in_the_middle_of_exec_the_kernels_frames_are_the_whole_stack() {
         let mut table = ProcessTable::new();
         table.fork(Pid(7), Tid(7), Pid(1), Tid(1), MonotonicTime(1));
-        // The registers are those of the old program, whose memory is gone.
+        // The registers are those of the old program, and its memory is gone.
         let regs: Vec<u8> = [0x7000u64; REGISTERS]
             .iter()
             .flat_map(|word| word.to_ne_bytes())

@@ -46,7 +46,7 @@ const VARIANTS_MAX: usize = 8;
 pub struct RecallCounts {
     /// Walks that were not needed: all they would read is as it was.
     pub exact: u64,
-    /// Stacks whose outer callers are an estimate.
+    /// Stacks with estimated outer callers.
     pub alike: u64,
     /// Estimates that a large copy of the same wait checked.
     pub checked: u64,
@@ -148,9 +148,8 @@ impl Recall {
         self.reads.clear();
     }
 
-    /// Recognizes a stack by the copy of it, and puts its user frames in the place of those in
-    /// `out`, which the frame-pointer chain gave. `None` also where the chain tells more than an
-    /// estimate.
+    /// Recognizes a stack by the copy of it, and replaces the user frames in `out`, which the
+    /// frame-pointer chain gave. Also `None` if the chain shows more than an estimate.
     pub fn find(
         &mut self,
         (process, tid): (&Process, Tid),

@@ -26,8 +26,8 @@ use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
 
-/// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB
-/// of values there, beside 80 bytes of saved registers.
+/// Words scanned from the stack pointer up. Unit: words of 8 bytes. LuaJIT has at most 1 KiB of
+/// values there, plus 80 bytes of saved registers.
 const WORDS_MAX: u64 = 256;
 
 /// Words looked at in all scans of one stack. At 20 ns each they cost 20 µs.
@@ -39,17 +39,17 @@ const TRIES_MAX: u32 = 32;
 /// Frames walked in all tries for one stack. At 40 ns each they cost 40 µs.
 const STEPS_MAX: u32 = 1024;
 
-/// For comparison, one in so many frames of generated code whose caller is known is scanned too.
+/// For comparison, one in this many frames of generated code with a known caller is scanned too.
 const CHECK_EVERY: u64 = 16;
 
 /// What scans found.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCounts {
-    /// Frames of generated code whose caller was scanned for.
+    /// Frames of generated code for which the stack was scanned.
     pub attempts: u64,
     /// Those where one was found.
     pub found: u64,
-    /// Frames of generated code whose caller is known.
+    /// Frames of generated code with a known caller.
     pub known: u64,
     /// Results compared with a known caller.
     pub checked: u64,
@@ -90,7 +90,7 @@ enum Word {
 }
 
 impl Engine {
-    /// Goes on from generated code, whose frame is the last in `out`, by scanning.
+    /// Continues from generated code, which is the last frame in `out`, by scanning.
     pub(super) fn scan(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -193,7 +193,7 @@ impl Engine {
                     out.frames.truncate(frames);
                     out.files.truncate(files);
                     return Err(match end {
-                        // More of the stack, or a file's tables, may tell.
+                        // More of the stack, or a file's tables, may show it.
                         StackEnd::CopyTooSmall | StackEnd::ModuleLoading if leads => end,
                         _ => none,
                     });

@@ -41,7 +41,7 @@ pub fn direct_target(code: &[u8; CALL_BYTES], address: u64) -> Option<u64> {
     Some(call.wrapping_add_signed(i64::from(distance) * 4))
 }
 
-/// What the first instructions of a function tell.
+/// What the first instructions of a function show.
 pub fn called(code: &[u8]) -> Called {
     let mut straight = words(code)
         .filter(|word| !is_hint(word))

@@ -15,7 +15,7 @@ pub fn direct_target(code: &[u8; CALL_BYTES], address: u64) -> Option<u64> {
     Some(address.wrapping_add_signed(distance))
 }
 
-/// What the first instructions of a function tell.
+/// What the first instructions of a function show.
 pub fn called(code: &[u8]) -> Called {
     let all = Decoder::new(64, code, DecoderOptions::NONE);
     let mut straight = all

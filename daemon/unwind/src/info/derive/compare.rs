@@ -22,9 +22,9 @@ pub struct Agreement {
     pub described: u64,
     /// Those that have a derived row too.
     pub derived: u64,
-    /// Those whose rows find the same return address.
+    /// Those with rows that find the same return address.
     pub right: u64,
-    /// Those whose rows find another one.
+    /// Those with rows that find another one.
     pub wrong: u64,
     /// Those that are right but have the caller's frame pointer elsewhere.
     pub wrong_frame_pointer: u64,

@@ -111,9 +111,9 @@ struct Explorer<'a, 'c> {
     switches: BTreeMap<u32, u16>,
 }
 
-/// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
-/// functions are known to start, next to those that are called. `None` when it was told to stop, or
-/// takes too much to start with.
+/// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: known
+/// starts of functions, besides call targets. `None` if it was cancelled, or the code is too large
+/// to start with.
 pub fn derive(
     mut code: Code<'_, '_>,
     entry: Option<u32>,

@@ -86,7 +86,7 @@ impl Lender {
     /// where in the file an address is; `is_code`: whether it is one of code at all.
     ///
     /// # Errors
-    /// How the stack ends when that cannot be told for lack of memory.
+    /// How the stack ends if this is unknown for lack of memory.
     pub fn caller(
         &self,
         registers: &Registers,

@@ -49,12 +49,11 @@ const PIECE_BYTES_MAX: u64 = 1 << 20;
 /// Most code of a file. Unit: bytes. What lies behind it stays without rows.
 const CODE_BYTES_MAX: u64 = 32 << 20;
 
-/// Most pieces of a file. Those of ffmpeg, whose assembler lies among described code, are some
-/// hundred.
+/// Most pieces of a file. ffmpeg, with assembler between described code, has some hundred.
 const PIECES_MAX: usize = 4096;
 
-/// Memory that a byte of code takes while it is followed: itself, whose function it is, calls that
-/// wait to be known to return, and ways to be followed. Unit: bytes.
+/// Memory per byte of code while it is followed: itself, the function it belongs to, calls with an
+/// unknown return, and paths to follow. Unit: bytes.
 const HELD_PER_BYTE: usize = 9;
 
 /// Memory next to that, for frames and the instructions of the largest function: of a long piece,
@@ -84,8 +83,8 @@ const ENTRY_BYTES: usize = 96;
 pub struct EntryPoint {
     /// Where the kernel does; 0 when it does not.
     entry: u64,
-    /// `main`, which the code there has the C library call, and which calls whatever is ours. Where
-    /// it never returns nothing else tells that a function starts there.
+    /// `main`, which the code there passes to the C library, and which calls everything else. If it
+    /// never returns, nothing else shows that a function starts there.
     main: Option<u64>,
 }
 
@@ -133,8 +132,8 @@ fn first_argument(code: &[u8], address: u64) -> Option<u64> {
     None
 }
 
-/// The table of the code in `pieces` of a file, whose addresses are counted from `base`. `None`
-/// when nothing could be derived.
+/// The table of the code in `pieces` of a file, with addresses counted from `base`. `None` if
+/// nothing could be derived.
 ///
 /// # Errors
 /// When that takes more than `budget` has left.

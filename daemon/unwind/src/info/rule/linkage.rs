@@ -30,8 +30,8 @@ impl Linkage {
     }
 }
 
-/// The expression in a section of PLT entries, whose address is known where it is used: no
-/// expression is left then.
+/// Evaluates the expression in a section of PLT entries. Its address is known where it is used, so
+/// no expression is left.
 pub(super) fn linkage(
     expression: Expression<Slice<'_>>,
     places: [i16; PLACES.len()],

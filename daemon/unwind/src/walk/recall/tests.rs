@@ -38,7 +38,7 @@ fn process() -> ProcessTable {
     table
 }
 
-/// A stack whose words are their numbers, but some.
+/// A stack with the word number in each word, except for some.
 fn stack(changed: &[(usize, u64)]) -> Vec<u8> {
     let mut words: Vec<u64> = (0..64).collect();
     changed.iter().for_each(|&(at, word)| words[at] = word);

@@ -40,7 +40,7 @@ const LOCAL_KEPT: usize = 8 << 10;
 /// Nothing is known of a place; above it the number of the frame there.
 const NOTHING: u16 = 0;
 
-/// Code of whole instructions at an address.
+/// Code as complete instructions at an address.
 pub struct Code<'a, 'c> {
     words: &'a [[u8; WORD_BYTES as usize]],
     address: u64,
