@@ -55,10 +55,10 @@ pub struct Event {
     outcome: String,
 }
 
-/// It is about to be done.
-pub const BEGUN: &str = "begun";
+/// The action is about to be done.
+pub const BEGUN: &str = "started";
 
-/// It was done.
+/// The action was done.
 pub const DONE: &str = "done";
 
 impl Event {
