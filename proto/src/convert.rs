@@ -248,10 +248,10 @@ pub enum AssembleError {
     /// A stack has more frames than [`STACK_DEPTH_MAX`].
     #[error("failed to assemble profile: a stack is deeper than {STACK_DEPTH_MAX} frames")]
     TooDeep,
-    /// Something else than strings, frames and stacks came where only these may.
-    #[error("failed to assemble tables: they come with `{found}`")]
+    /// A message of definitions contains more than strings, frames and stacks.
+    #[error("failed to assemble definitions: expected only strings, frames and stacks, found `{found}`")]
     NotATable {
-        /// What came.
+        /// What else it contains.
         found: &'static str,
     },
 }

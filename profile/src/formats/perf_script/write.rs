@@ -158,7 +158,8 @@ fn module(frame: FrameRef<'_>) -> String {
     }
 }
 
-/// The same for the same frame, on the side of the address space where it would be.
+/// A made-up address for a frame: equal frames have equal addresses, and kernel frames are in the
+/// kernel's part of the address space.
 fn address(frame: FrameRef<'_>) -> u64 {
     let bytes = frame
         .function

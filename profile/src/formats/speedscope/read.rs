@@ -36,15 +36,15 @@ pub enum SpeedscopeError {
     /// It is no JSON, or lacks a key.
     #[error("failed to parse speedscope JSON")]
     Parse(#[from] serde_json::Error),
-    /// It has none.
-    #[error("failed to read speedscope JSON: there is no profile in it")]
+    /// Its list of profiles is empty.
+    #[error("failed to read speedscope JSON: its list `profiles` is empty")]
     NoProfile,
-    /// Not so many.
+    /// It has no profile with this number.
     #[error("failed to read speedscope JSON: there is no profile `{asked}`: {names}")]
     Which {
         /// 1-based.
         asked: usize,
-        /// What there is.
+        /// Names of the profiles that it has.
         names: String,
     },
     /// Profiles that do not add up.
@@ -52,7 +52,7 @@ pub enum SpeedscopeError {
         "failed to read speedscope JSON: its profiles have different units\nchoose one with --profile N: {names}"
     )]
     Units {
-        /// What there is.
+        /// Names of the profiles that it has.
         names: String,
     },
     /// A unit that the format does not have.
