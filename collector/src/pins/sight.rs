@@ -41,7 +41,7 @@ pub(super) type Remembered = HashMap<(u64, i64, u64, String), Sight>;
 pub(super) type HostLabels = HashMap<String, BTreeMap<String, String>>;
 
 impl Sight {
-    /// The pin as it is shown; `None` when it is not.
+    /// The parts of the pin that may be shown; `None` if nothing of it may.
     pub fn shown(self, mut pin: HostPin) -> Option<HostPin> {
         match self {
             Sight::Nothing => return None,

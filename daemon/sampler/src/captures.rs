@@ -92,7 +92,7 @@ struct Running {
 }
 
 impl Running {
-    /// The set as a source of this capture.
+    /// Returns this capture's source for a set of rings, if it uses the set.
     fn feed(&self, set: SetKey) -> Option<&RingSetSource> {
         self.feeds.iter().find(|feed| feed.set == set)
     }

@@ -499,7 +499,8 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
             Err(OpenError::Gone) => Unnamed::FileGone,
             Err(_) => Unnamed::FileUnreadable,
         };
-        // What says most: another file there, then one that cannot be read, then none.
+        // Keep the most specific problem: a changed file, then an unreadable one, then a missing
+        // one.
         worst = match (worst, problem) {
             (Unnamed::FileChanged, _) | (_, Unnamed::FileChanged) => Unnamed::FileChanged,
             (Unnamed::FileUnreadable, _) => Unnamed::FileUnreadable,

@@ -83,7 +83,7 @@ impl Mem {
 /// Hosts of a partition.
 #[derive(Default)]
 pub struct Hosts {
-    /// By boot. Without those of the file: what came since.
+    /// State by boot of a host, without what only the file has.
     pub states: HashMap<HostKey, HostState>,
     /// Those of the file are there as well.
     with_stored: bool,
@@ -680,9 +680,9 @@ pub struct MemChunk {
     pub chunk: u16,
     /// Groups that were wanted.
     pub groups: Vec<(u32, GroupRows)>,
-    /// What its windows add up to, when it was wanted.
+    /// Summary of its windows, if the reader asked for it.
     pub summary: Option<Arc<Summary>>,
-    /// Windows, when they were wanted.
+    /// Its windows, if the reader asked for them.
     pub windows: Vec<Arc<WindowMeta>>,
 }
 

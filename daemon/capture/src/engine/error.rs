@@ -1,4 +1,4 @@
-//! Reasons why a capture cannot start, and who has to act: the caller or the operator.
+//! Reasons why a capture cannot start, and what is at fault.
 
 use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::event::{EventError, FILE_WAIT};
@@ -9,14 +9,14 @@ use sampler::CAPTURES_MAX;
 use std::io;
 use thiserror::Error;
 
-/// Who has to act if a capture cannot start.
+/// What is at fault if a capture cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is at fault: only another request can succeed.
+    /// The request: only another request can succeed.
     Request,
-    /// This machine is, or what the daemon may do on it.
+    /// The machine, or the rights of the daemon on it.
     Machine,
-    /// The target of the request is not there any more.
+    /// The target of the request is gone.
     Gone,
     /// Only the moment is wrong: captures that run or start have what it takes.
     Moment,
@@ -137,7 +137,7 @@ pub enum EngineError {
 }
 
 impl EngineError {
-    /// Who has to act.
+    /// What is at fault.
     pub fn fault(&self) -> Fault {
         match self {
             EngineError::Event(

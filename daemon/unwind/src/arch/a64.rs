@@ -284,7 +284,8 @@ impl Word {
                 None => Effect::None,
             };
         }
-        // Of a register offset, of a literal, exclusive, atomic: what may be written.
+        // Which registers a load or store writes if it has a register offset or a literal, or is
+        // exclusive or atomic.
         let literal = self.is(0x1800_0000, 0x3b00_0000);
         let by_register = self.is(0x3820_0800, 0x3b20_0c00);
         let exclusive = self.is(0x0800_0000, 0x3f00_0000);

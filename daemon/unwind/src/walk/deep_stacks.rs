@@ -144,7 +144,7 @@ impl DeepThread {
 /// See the file.
 #[derive(Debug)]
 pub struct DeepStacks {
-    /// False when nothing is asked for.
+    /// Whether reads are requested at all.
     pub on: bool,
     threads: HashMap<Thread, DeepThread>,
     /// Looks asked for or held.

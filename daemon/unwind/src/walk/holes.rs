@@ -51,7 +51,7 @@ pub struct HoleCounts {
 /// See the file.
 #[derive(Debug, Default)]
 pub struct Holes {
-    /// False when nothing is asked for.
+    /// Whether reads are requested at all.
     pub on: bool,
     known: HashMap<(Thread, u64), MonotonicTime>,
     wanted: Vec<Hole>,
