@@ -120,7 +120,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     Ok(code)
 }
 
-/// Which samples of a fleet. An agent's tree is of the whole host.
+/// Selects the samples of a fleet. An agent's tree always covers the complete host.
 fn samples(args: &Args, peer: &Peer) -> Result<Samples> {
     let mut samples = Samples::default();
     samples.matchers.extend(args.hosts.matchers());
@@ -213,8 +213,8 @@ fn flat(answer: &Tree, sort: Sort) -> Vec<(String, &Cgroup)> {
         .collect()
 }
 
-/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on
-/// its nearest listed ancestor, or stands at the top.
+/// Rows in tree order with names drawn as branches. If a cgroup's parent is not listed, it is
+/// placed under its nearest listed ancestor, or at the top.
 fn tree<'a>(answer: &'a Tree, args: &Args) -> Vec<(String, &'a Cgroup)> {
     let by_path: HashMap<&str, &Cgroup> = answer
         .cgroups

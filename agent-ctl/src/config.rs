@@ -12,7 +12,7 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whose configuration a file is.
+/// The program that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Daemon {
     /// fleetprofd
@@ -22,7 +22,7 @@ enum Daemon {
 }
 
 impl Daemon {
-    /// Whose a file is by its name.
+    /// The program that reads a file, guessed from its name.
     fn by_name(file: &Path) -> Daemon {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match name.contains("collector") {

@@ -129,7 +129,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let is_lost = |side: &Answer| loss::of_profile(&side.profile).is_some();
     let lost = is_lost(&before) || is_lost(&after);
     by_name_alone(&mut before.profile, &mut after.profile);
-    // One side may be so large that its collector tells it in a coarser unit.
+    // One side may be so large that its collector uses a coarser unit.
     profile::equalize(&mut before.profile, &mut after.profile);
     let asks = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
     let spread = match (&mut source, first_query, second_query) {

@@ -325,7 +325,7 @@ fn burn_cpu(burn: Duration) -> Duration {
         }
     }
     match (cpu_before, cpu()) {
-        // A kernel without schedstat tells 0 always.
+        // A kernel without schedstat always reports 0.
         (Some(before), Some(after)) if after > before => Duration::from_nanos(after - before),
         _ => started.elapsed(),
     }
@@ -372,7 +372,7 @@ fn not_arriving(proof: &Proof) -> Finding {
     }
 }
 
-/// A collector that cannot be reached now. The agent itself tells when it has been for minutes.
+/// A collector that cannot be reached now. The agent itself reports it only after minutes.
 fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     let export = status.export.as_ref()?;
     let is_away = |found: &proto::agent::Degradation| found.id == "collector_away";
@@ -440,7 +440,7 @@ fn stack_ends(profile: &Profile) -> Vec<Row> {
     )
 }
 
-/// Samples whose leaf has no symbol, by reason, most first.
+/// Samples with a leaf without symbol, by reason, most first.
 fn unnamed_leaves(profile: &Profile) -> Vec<Row> {
     let reason = |key: &profile::SampleKey| {
         let leaf = profile.dict.stacks.node(key.stack).map(|(_, frame)| frame);

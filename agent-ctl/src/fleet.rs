@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is said of an answer whose sums are cut.
+/// The warning for an answer with capped sums.
 const CAPPED: &str = "weights in this answer exceed 2^64 - 1 and were capped: totals are too small \
     and shares too large; use a shorter range or fewer hosts";
 
@@ -313,7 +313,7 @@ pub struct Json {
     unit: String,
     damaged: Vec<String>,
     weights_capped: bool,
-    /// Samples whose leaf the collector named, by where the name came from.
+    /// Samples with a leaf that the collector named, by the source of the name.
     named_later: BTreeMap<String, u64>,
     not_kept: Vec<String>,
     partial: bool,

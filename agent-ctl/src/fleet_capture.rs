@@ -371,7 +371,7 @@ impl Outcome {
         }
     }
 
-    /// What the reader of the profile must know: of the whole, and of hosts, each text once.
+    /// Notices for the reader of the profile, about the capture and about hosts, each text once.
     fn notices(&self) -> Vec<String> {
         let mut all = self.result.notices.clone();
         let mut of_hosts: Vec<(String, Vec<&str>)> = Vec::new();

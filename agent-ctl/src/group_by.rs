@@ -83,11 +83,11 @@ pub fn known(requested: &[String], names: &[String]) -> Result<()> {
 /// The labels to keep: what was asked for, or what suits the format.
 pub fn labels(requested: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
-        // A fleet has too many cgroups and threads for all of them to be told apart unasked.
+        // A fleet has too many cgroups and threads to keep all of them separate by default.
         Format::Pprof | Format::Json if peer.is_collector() => {
             &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
         }
-        // Their threads are told apart by these.
+        // These labels separate their threads.
         Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
         Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
         Format::Pprof | Format::Json => &[

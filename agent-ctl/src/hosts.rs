@@ -85,7 +85,7 @@ const STOPPED: &str = "agent_stopped";
 /// What the collector finds out itself, in words that nobody else has.
 const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 
-/// Characters of an id that tell hosts of one name apart.
+/// Characters of an id that distinguish hosts with the same name.
 const ID_CHARS: usize = 12;
 
 /// Runs the command.
@@ -162,8 +162,8 @@ impl Row {
         }
     }
 
-    /// Warnings, after what is seen here: the worst in full, of others that the agent tells of
-    /// itself the names. JSON has all sentences.
+    /// Warnings. They follow what the collector sees: the worst in full, and the names of others
+    /// that the agent reports. JSON has all sentences.
     fn warnings(&self) -> String {
         let mut all: Vec<&str> = match self.state {
             State::Alive => Vec::new(),
@@ -445,7 +445,7 @@ fn pair<'a>((name, value): (&'a String, &'a String)) -> (&'a str, &'a str) {
 
 fn row(mut host: Host, clock: &Clock, gone_after: Duration) -> Row {
     let age_ns = clock.now_ns().saturating_sub(host.last_seen_unix_ns);
-    // Whole seconds: a heartbeat is no stop-watch.
+    // Full seconds: a heartbeat is no stop-watch.
     let age = Duration::from_secs(age_ns.max(0).unsigned_abs() / 1_000_000_000);
     let stopped = host.degradations.iter().any(|found| found.id == STOPPED);
     let state = match age {

@@ -104,7 +104,7 @@ impl Logins {
             .mode(0o700)
             .create(dir)
             .with_context(failed)?;
-        // Made for its owner alone, and there as a whole or not at all.
+        // Only its owner can read it, and it is written atomically.
         let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
         let mut text = serde_json::to_vec_pretty(self).with_context(failed)?;
         text.push(b'\n');
@@ -120,7 +120,7 @@ impl Logins {
         self.collectors.get(name)
     }
 
-    /// The collector of an address, whose host may be the name of a login.
+    /// The collector with this address; its host may be the name of a login.
     pub fn named(&self, address: &str) -> Option<&Login> {
         let of_name = |login: &String| address == format!("{login}:{COLLECTOR_PORT}");
         let named = self.collectors.iter().find(|(name, _)| of_name(name));

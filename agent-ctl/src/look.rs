@@ -19,7 +19,7 @@ pub struct Look {
     /// Title of the flame graph [default: derived from the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
-    /// Functions are told apart by source line.
+    /// Functions with different source lines are separate.
     #[arg(skip)]
     pub lines: bool,
 }

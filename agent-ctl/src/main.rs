@@ -6,8 +6,8 @@
     reason = "it panics where standard error takes nothing: `note!`"
 )]
 
-/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone)
-/// the exit code still tells.
+/// Prints a line to standard error. If that cannot be written (a full disk, a closed reader) the
+/// exit code still says what happened.
 macro_rules! note {
     ($($text:tt)*) => {
         $crate::terminal::note(format_args!($($text)*))
@@ -156,7 +156,7 @@ fn show(refused: &clap::Error) -> u8 {
     let printed = refused
         .print()
         .context("failed to write to standard output");
-    // Where errors cannot be printed either, the code still tells.
+    // If errors cannot be printed either, the exit code still says what happened.
     finish(printed.map(|()| code)).max(code)
 }
 

@@ -2,7 +2,7 @@
 
 use crate::units;
 
-/// Reads a whole number from `least` to `most`.
+/// Parses an integer from `least` to `most`.
 pub fn within<T>(
     least: u64,
     most: u64,

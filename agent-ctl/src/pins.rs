@@ -328,7 +328,7 @@ async fn find(source: &mut PinSource, name: &Name) -> Result<StoredPin> {
     };
     let (pins, left_out) = source.pins(host, "").await?;
     let mut found: Vec<StoredPin> = pins.into_iter().filter(|pin| pin.is_called(name)).collect();
-    // Two hosts may share a name: it is their ids that tell them apart.
+    // Two hosts may share a name: only their ids distinguish them.
     let ids: BTreeSet<_> = found.iter().map(|pin| pin.host_id.clone()).collect();
     let names: BTreeSet<_> = found.iter().map(|pin| pin.name().to_string()).collect();
     let hosts: Vec<String> = match names.len() == ids.len() {

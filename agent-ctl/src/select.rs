@@ -88,7 +88,7 @@ pub struct Hosts {
     pub service: Vec<String>,
 }
 
-/// Label by which services are told apart, where the configuration of agents gives it.
+/// Label that names services, if the configuration of agents sets it.
 pub const SERVICE: &str = "service";
 
 impl Hosts {

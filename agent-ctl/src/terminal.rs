@@ -502,7 +502,7 @@ mod tests {
             wrapped(text, 41, 2),
             "0 lost (0.0 %), truncated 72.5 %,\n  unnamed 0.1 %"
         );
-        // What has no space stays whole; colours take no room.
+        // A word without spaces is not broken; colours take no room.
         let long = "x".repeat(50);
         assert_eq!(wrapped(&long, 40, 2), long);
         assert_eq!(wrapped(&format!("{long} y"), 40, 2), format!("{long}\n  y"));

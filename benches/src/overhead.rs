@@ -428,7 +428,13 @@ fn aims(report: &Report) -> Table {
             ]);
         };
         let (cost, rss) = (daemon.steady_cpu_s_per_10k, daemon.rss_mib);
-        row("CPU, steady", "CPU-s per 10k samples", cost, AIM_CPU_S_PER_10K[mode], 3);
+        row(
+            "CPU, steady",
+            "CPU-s per 10k samples",
+            cost,
+            AIM_CPU_S_PER_10K[mode],
+            3,
+        );
         row(
             "wake-ups, all threads",
             "/s",

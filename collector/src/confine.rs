@@ -70,7 +70,7 @@ fn strays(data_dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     };
     let mut found = Vec::new();
     for first in entries(&own) {
-        // Not through a link: what is behind it is told of by it.
+        // Not through a link: the link itself reports what it leads to.
         let below = match first.is_symlink() {
             true => Vec::new(),
             false => entries(&first),
@@ -121,7 +121,7 @@ pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     }
 }
 
-/// Files beside `data_dir` that are read, some of them again and again.
+/// Files outside `data_dir` that are read, some of them again and again.
 fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let named = [
         &config.web.tls.cert_file,
@@ -150,8 +150,8 @@ fn urls(config: &Config) -> Vec<String> {
     urls
 }
 
-/// Files whose directory is not the collector's to read, or may be another one tomorrow: one that
-/// is not there yet, or that a link leads to.
+/// Files in a directory that the collector may not read, or that may be another one tomorrow: a
+/// file that does not exist yet, or one behind a link.
 fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let mut files = files(config, file);
     files.retain(|file| {

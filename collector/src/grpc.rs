@@ -40,7 +40,7 @@ use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 use tower::util::MapRequestLayer;
 
-/// Connections beside those of agents: commands, probes, agents that come back while their old
+/// Connections besides those of agents: commands, probes, agents that reconnect while their old
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
@@ -184,8 +184,8 @@ impl Services {
     }
 }
 
-/// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here
-/// are told that the page is at `page`. A connection without a call is closed after `patience`.
+/// Serves until `shutdown` is true, and then until every call has ended. Browsers that connect here
+/// are informed that the page is at `page`. A connection without a call is closed after `patience`.
 ///
 /// # Errors
 /// When the transport fails.

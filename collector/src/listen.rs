@@ -76,7 +76,7 @@ pub async fn bind_any(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 /// Connections of `listener`, at most `places` at a time; more wait in its backlog. A browser is
-/// told that the page is at `page`. Ends when the stream is dropped.
+/// informed that the page is at `page`. Ends when the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,

@@ -17,7 +17,7 @@ pub struct MemoryPool {
     used: AtomicUsize,
     /// How many wait. What becomes free is theirs.
     waiting: AtomicUsize,
-    /// Held by the one that is next, so that nobody who asks for much is passed by for ever.
+    /// Held by the next in line, so that nobody who needs much waits forever.
     turn: Mutex<()>,
     freed: Notify,
     metrics: Arc<Metrics>,

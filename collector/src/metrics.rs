@@ -274,7 +274,7 @@ impl Metrics {
         all
     }
 
-    /// The numbers as Status tells them, the store's among them.
+    /// The numbers as Status has them, including the store's.
     pub fn counters(&self, store: &dyn StoreStatus) -> Vec<agent::Counter> {
         let all = self.all(store);
         metrics::counted(&all)

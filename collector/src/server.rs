@@ -90,7 +90,7 @@ pub struct Addresses {
     pub https: Option<SocketAddr>,
 }
 
-/// Checks what a configuration says in texts of its own, beside its keys.
+/// Checks texts of the configuration with a syntax of their own.
 ///
 /// # Errors
 /// Which key is wrong, and why.
@@ -114,7 +114,7 @@ pub async fn serve(
     serve_confined(config, store, clock, (stop, kept), ready).await
 }
 
-/// The same in a process that has given up what the report says, which status tells.
+/// The same in a process that has given up what the report says; the status shows it.
 ///
 /// # Errors
 /// As there.

@@ -109,7 +109,7 @@ pub struct Family {
     pub help: &'static str,
     /// What it is.
     pub kind: Kind,
-    /// Each label set with its number; none when there is nothing to tell.
+    /// Each label set with its number; none if there is nothing to report.
     pub readings: Vec<(LabelSet, Value)>,
 }
 

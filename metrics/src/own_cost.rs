@@ -92,8 +92,8 @@ impl OwnCost {
     }
 }
 
-/// CPU time of a thread by its folder in `/proc`. Unit: nanoseconds. `None` when it is gone.
-/// Kernels without schedstat tell it in steps of 10 ms.
+/// CPU time of a thread by its folder in `/proc`. Unit: nanoseconds. `None` if it is gone. Kernels
+/// without schedstat have steps of 10 ms.
 pub fn thread_cpu_ns(task: &Path) -> Option<u64> {
     let text = |name: &str| std::fs::read_to_string(task.join(name)).ok();
     let precise = text("schedstat").and_then(|text| parse_schedstat(&text));

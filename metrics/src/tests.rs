@@ -15,7 +15,7 @@ rows! { ROWS: State;
         vec![("name", "a\"b\\c\nd".into()), ("n", "1".into())],
         3.into(),
     )];
-    /// Nothing to tell.
+    /// Nothing to report.
     Gauge fp_e{..} = |_| Vec::new();
 }
 

@@ -75,7 +75,7 @@ impl FunctionChange {
     }
 }
 
-/// A share of the whole, before and after; see the formulas above.
+/// A share of the total, before and after; see the formulas above.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareChange {
     /// 0 to 1.
@@ -171,7 +171,7 @@ impl Diff {
     }
 
     /// A value of the first profile, scaled so that both profiles have the same total. Rounds to
-    /// the nearest whole number; nothing changes when either profile is empty.
+    /// the nearest integer; unchanged if either profile is empty.
     pub fn normalised(&self, before: Value) -> Value {
         let scale = |value: u64, from: u64, to: u64| {
             if from == 0 || to == 0 {

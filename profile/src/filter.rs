@@ -96,9 +96,9 @@ pub enum MatchOp {
     Equal,
     /// Not the same text. Written `!=`.
     NotEqual,
-    /// The whole text matches the regular expression. Written `=~`.
+    /// The regular expression matches all of the text. Written `=~`.
     Regex,
-    /// The whole text does not match the regular expression. Written `!~`.
+    /// The regular expression does not match all of the text. Written `!~`.
     NotRegex,
     /// The path itself or a path below it: `/a` takes `/a` and `/a/b`, not `/ab`. Written `^=`.
     Subtree,
@@ -266,7 +266,7 @@ impl Selector {
     }
 }
 
-/// What a [`FrameFilter`] does with samples and frames whose function matches.
+/// What a [`FrameFilter`] does with samples and frames with a matching function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameFilterOp {
     /// Keeps samples with a matching frame.

@@ -25,7 +25,7 @@ pub(crate) struct FunctionCost<const N: usize> {
     pub total: [Value; N],
 }
 
-/// What sums need of a dictionary beside its texts: stacks and frames by id.
+/// What sums need from a dictionary besides its texts: stacks and frames by id.
 pub struct Shape<'d> {
     stacks: Cow<'d, [(StackId, FrameId)]>,
     frames: Cow<'d, [Frame]>,

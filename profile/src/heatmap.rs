@@ -107,7 +107,7 @@ pub struct HeatMap {
     pub cells: Vec<Value>,
     /// Sum of all cells.
     pub total: Value,
-    /// Samples of the time whose moment was not kept: they are in no cell.
+    /// Samples in this time without a stored moment: they are in no cell.
     pub dropped: u64,
     /// Time between the start of the first column and that of the moments. Unit: nanoseconds.
     lead_ns: u64,
@@ -235,7 +235,7 @@ impl HeatMap {
     /// First time that is in the cell and covered.
     fn start(&self, cell: Cell) -> u64 {
         let (column, rows) = (u128::from(self.column_ns), u128::from(self.rows));
-        // The first offset whose row this is.
+        // The first offset that belongs to this row.
         let offset = (u128::from(cell.row) * column).div_ceil(rows);
         let at = u128::from(cell.column) * column + offset;
         let since = at.saturating_sub(u128::from(self.lead_ns));

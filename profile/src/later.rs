@@ -31,7 +31,7 @@ impl NameSource {
     }
 }
 
-/// Samples whose leaf has a name of each source; see [`NameSource`].
+/// Samples with a leaf named by each source; see [`NameSource`].
 pub type NamedLater = [u64; NameSource::ALL.len()];
 
 /// Names of frames of one dictionary that were found after the frames had been made.

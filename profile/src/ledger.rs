@@ -215,8 +215,8 @@ struct Node {
     own: Tally,
     /// Accounts of the subtree.
     accounts: Sums,
-    /// What is expected of the cgroup alone beside the accounts; of samples of windows without
-    /// accounts because they were taken.
+    /// What is expected of the cgroup alone without the accounts: for samples of windows without
+    /// accounts, because they were taken.
     alone: Sums,
 }
 
@@ -246,8 +246,8 @@ impl<'s> LedgerBuilder<'s> {
         }
     }
 
-    /// True when the kernel's accounting can stand beside what `selector` takes: when it asks for
-    /// labels of cgroups only.
+    /// True if the kernel's accounting is comparable to what `selector` selects: if it uses only
+    /// labels of cgroups.
     pub fn is_accountable(selector: &Selector) -> bool {
         let mut matchers = selector.matchers().iter();
         matchers.all(|matcher| key::is_of_cgroup(matcher.label()))

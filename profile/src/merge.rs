@@ -11,7 +11,7 @@ use crate::sample::SampleKey;
 /// What [`Info::event`] says once profiles of different events were merged.
 pub const MIXED_EVENTS: &str = "mixed";
 
-/// Most causes that a merged profile tells; of thousands of hosts the first in order of text.
+/// Most causes in a merged profile; of thousands of hosts, the first ones in text order.
 const CAUSES_MAX: usize = 8;
 
 /// The causes of both, each once.
@@ -41,7 +41,7 @@ pub enum MergeError {
 }
 
 impl Info {
-    /// Takes in the facts of another profile whose samples are merged into this one's.
+    /// Adds the facts of another profile; its samples are merged into this one's.
     ///
     /// The time range becomes the union (a range of length 0 that starts at 0 is not known and adds
     /// nothing), quality is summed, different events become [`MIXED_EVENTS`], different periods 0.

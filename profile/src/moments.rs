@@ -25,7 +25,7 @@ pub struct Moments {
     pub start_unix_ns: i64,
     /// Its length; 0: no times were kept. Unit: nanoseconds.
     pub duration_ns: u64,
-    /// Samples of that time whose moment found no room.
+    /// Samples in that time whose moment did not fit.
     pub dropped: u64,
     /// The samples, oldest first.
     pub list: Vec<Moment>,

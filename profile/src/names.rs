@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longest function or file name kept. Unit: bytes of UTF-8.
 ///
-/// Longer names are cut and end in `…`. Names of heavy C++ templates reach tens of KiB and tell no
-/// more there; a smaller limit makes overloads of one template look like one function.
+/// Longer names are cut and end in `…`. Names of heavy C++ templates reach tens of KiB and give no
+/// more information there; a smaller limit makes overloads of one template look like one function.
 pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Longest mangled name that is demangled. Unit: bytes. Longer ones are shown as they are, cut.

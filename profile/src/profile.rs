@@ -11,7 +11,7 @@ use crate::strings::StrId;
 use crate::unit::{coarser, is_time, rescaled};
 use hashbrown::HashMap;
 
-/// Facts about a profile as a whole.
+/// Facts about a complete profile.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Info {
     /// Start of the time covered, nanoseconds since the Unix epoch.
@@ -35,7 +35,7 @@ pub struct Info {
     pub waits_cause: String,
 }
 
-/// The event whose samples are waits. Their weight is time, but no CPU time.
+/// The event with waits as samples. Their weight is time, but not CPU time.
 pub const OFF_CPU: &str = "off-cpu";
 
 impl Info {
@@ -68,14 +68,14 @@ pub struct Profile {
     pub dict: Dictionary,
     /// The samples. Iteration order is arbitrary; see [`Profile::sorted`].
     pub samples: HashMap<SampleKey, Value>,
-    /// Facts about the whole.
+    /// Facts about the complete profile.
     pub info: Info,
     /// When samples were taken, as far as that was kept.
     pub moments: Moments,
 }
 
 impl Profile {
-    /// Adds to the value under `key`, whose ids are of this profile's dictionary.
+    /// Adds to the value under `key`, which has ids of this profile's dictionary.
     pub fn add(&mut self, key: SampleKey, value: Value) {
         *self.samples.entry(key).or_default() += value;
     }
@@ -166,8 +166,8 @@ impl Profile {
     /// The samples of `from..until` of the time the moments cover, as a profile of their own, with
     /// their moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
     ///
-    /// What was missed is known for the whole profile alone: of the part's quality only what its
-    /// samples say is there.
+    /// What was missed is known only for the complete profile, so the part's quality has only what
+    /// its samples show.
     pub fn between(&self, from: u64, until: u64) -> Profile {
         let list = &self.moments.list;
         let first = list.partition_point(|moment| moment.at_ns < from);

@@ -16,8 +16,8 @@ const COARSER: [(&str, &str); 2] = [(TIME, "microseconds"), ("cycles", "kilocycl
 /// How many of a unit one of its coarser one is.
 pub const COARSER_BY: u64 = 1000;
 
-/// The largest weight that every format holds: most read it as a signed number. Larger sums are
-/// told in the coarser unit.
+/// The largest weight that every format can hold: most read it as a signed number. Larger sums are
+/// given in the coarser unit.
 pub const WEIGHT_MAX: u64 = i64::MAX as u64;
 
 /// The coarser unit of a unit; `None`: it has none.

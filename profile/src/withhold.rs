@@ -19,7 +19,7 @@ pub const FRAME: &str = "[withheld]";
 /// The frame that stands for who ended a wait, where that is withheld.
 pub const WAKER: &str = "[woken by a withheld thread]";
 
-/// How a stack that is withheld ended, as far as is told.
+/// The shown end of a withheld stack.
 pub const END: StackEnd = StackEnd::Complete;
 
 /// Most selectors. Each label set is held against all of them once per window.

@@ -53,7 +53,7 @@ fn folded_text(profile: &Profile) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A profile of one stack whose leaf has no symbol, and one whose callers are cut.
+/// A profile of one stack with an unnamed leaf, and one with cut callers.
 fn degraded() -> Profile {
     let mut profile = Profile {
         info: info(),

@@ -108,7 +108,7 @@ impl Calls {
     }
 }
 
-/// Tells when a connection has had no call for too long: a peer can answer pings for ever.
+/// Detects when a connection has had no call for too long: a peer can answer pings forever.
 #[derive(Debug)]
 pub struct IdleTimer {
     calls: Arc<Calls>,
@@ -153,8 +153,7 @@ impl Drop for Call {
     }
 }
 
-/// Who is at the other end of a connection: what it tells of itself, which is in the extensions of
-/// every request.
+/// The other end of a connection, as recorded in the extensions of every request.
 pub trait Caller: Clone + Send + Sync + 'static {
     /// Its calls.
     fn calls(&self) -> &Arc<Calls>;

@@ -249,7 +249,9 @@ pub enum AssembleError {
     #[error("failed to assemble profile: a stack is deeper than {STACK_DEPTH_MAX} frames")]
     TooDeep,
     /// A message of definitions contains more than strings, frames and stacks.
-    #[error("failed to assemble definitions: expected only strings, frames and stacks, found `{found}`")]
+    #[error(
+        "failed to assemble definitions: expected only strings, frames and stacks, found `{found}`"
+    )]
     NotATable {
         /// What else it contains.
         found: &'static str,

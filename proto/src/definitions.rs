@@ -14,8 +14,8 @@ use crate::wire;
 use profile::{ContentId, Dictionary, FrameId, Remap, StackId};
 use std::collections::{HashMap, HashSet};
 
-/// Stacks after which an agent starts a new dictionary, to a collector that asks for one after
-/// `told` (0: it does not say), with `rows` in its newest window.
+/// Number of stacks after which an agent starts a new dictionary, if the collector announced `told`
+/// (0: it announced nothing), with `rows` in its newest window.
 pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     let told = told as usize;
     if told == 0 {

@@ -198,7 +198,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Tells the log.
+    /// Logs the result.
     pub fn tell(&self) {
         if !self.on {
             tracing::info!("the sandbox is off (`sandbox`)");
@@ -286,12 +286,12 @@ impl Sandbox {
     }
 }
 
-/// Locks a mutex, whether or not a holder has panicked: what it holds is set as a whole.
+/// Locks a mutex, whether or not a holder has panicked: its value is always set completely.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a thread is not confined, as text: it is told and nothing more.
+/// Why a thread is not confined, as text, because it is only reported.
 fn restrict(reach: &Reach) -> Result<u32, String> {
     let told = |error: RulesetError| format!("failed to confine a thread: {error}");
     let read = AccessFs::ReadFile | AccessFs::ReadDir;

@@ -125,7 +125,7 @@ const X32: u32 = 0x4000_0000;
 const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
 const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u32;
 
-/// Refuses the calls to the whole process.
+/// Denies the calls to the complete process.
 ///
 /// # Errors
 /// When the kernel has no filters, or a thread has others.

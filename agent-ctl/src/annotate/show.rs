@@ -23,7 +23,7 @@ const FUNCTIONS_MAX: usize = 8;
 /// dozens.
 const SOURCES_MAX: usize = 8;
 
-/// Kinds of frames whose instructions lie in files.
+/// Kinds of frames with instructions in files.
 const NATIVE: [FrameKind; 2] = [FrameKind::Native, FrameKind::Inlined];
 
 /// What is hot: at least so large a part of the function's samples.

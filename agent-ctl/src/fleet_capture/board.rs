@@ -17,7 +17,7 @@ const SCREEN: (u16, u16) = (80, 24);
 /// Lines of the screen that are left for the prompt and what stood before.
 const ROWS_LEFT: usize = 3;
 
-/// Widest name of a host that is shown whole. Unit: cells.
+/// Widest name of a host that is shown completely. Unit: cells.
 const NAME_CELLS_MAX: usize = 32;
 
 /// The hosts of a capture and how they are shown.

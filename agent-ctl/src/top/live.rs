@@ -161,7 +161,7 @@ async fn poll(
     }
 }
 
-/// Feeds events from the agent, for ever.
+/// Forwards events from the agent in an endless loop.
 async fn watch(
     client: Client,
     connection: Connection,

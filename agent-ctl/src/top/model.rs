@@ -58,7 +58,7 @@ impl View {
         }
     }
 
-    /// Heading of the details of a fleet: its processes are told apart by name, so they have none.
+    /// Heading of the details of a fleet: its processes are grouped by name, so they have none.
     pub fn fleet_detail(self) -> &'static str {
         match self {
             View::Processes => "",

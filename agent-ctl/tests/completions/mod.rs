@@ -3,7 +3,7 @@
 use super::{command, run};
 use std::process::Command;
 
-/// Calls the completion as bash does for a line whose last word is being typed.
+/// Calls the completion as bash does for a line with a last word that is being typed.
 const CALL: &str = r#"
 source "$1"
 shift

@@ -16,7 +16,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Failures of one address in that time that are answered with what is wrong.
 const ANSWERED_MAX: u64 = 10;
 
-/// Addresses that are told apart. Those beyond it are one.
+/// Most addresses with separate counts. All further ones share one count.
 const ADDRESSES_MAX: usize = 1024;
 
 /// What a failure is.
@@ -28,12 +28,12 @@ pub(crate) struct Failed {
     pub limited: Option<Duration>,
 }
 
-/// Failures of an address that are told of together.
+/// Failures of an address that are reported together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// None: of many.
     pub address: Option<IpAddr>,
-    /// Beside those on record by themselves.
+    /// Failures besides those with a line of their own.
     pub count: u64,
 }
 
@@ -82,7 +82,7 @@ impl Failures {
         (!is_over && known.count >= ANSWERED_MAX).then(|| known.left(now))
     }
 
-    /// Those whose time is over and that had more than the first.
+    /// Sums with an elapsed time and more than one failure.
     pub(crate) fn sums(&self, now: Instant) -> Vec<Sum> {
         let mut sums = Vec::new();
         lock(&self.0).retain(|address, tried| {

@@ -33,7 +33,7 @@ use tonic::codegen::http::Extensions;
 pub enum Role {
     /// Scrape metrics.
     Metrics,
-    /// Ask for everything that is stored, and what hosts tell of themselves.
+    /// Query everything that is stored, and what hosts report about themselves.
     Viewer,
     /// Capture on hosts, and upload symbols.
     Operator,

@@ -28,11 +28,11 @@ use tonic::codegen::http::header::AUTHORIZATION;
 /// Longest name. Unit: bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Most people. Beyond it nobody is let in before somebody is removed; those whose token has ended
-/// for long go by themselves.
+/// Most users. Beyond it nobody can be added before somebody is removed; users with a token that
+/// expired long ago are removed automatically.
 const PEOPLE_MAX: usize = 10_000;
 
-/// How long somebody is listed whose token has ended. Unit: seconds.
+/// How long a user with an expired token is listed. Unit: seconds.
 const ENDED_KEPT_S: i64 = 90 * 86_400;
 
 /// For how long a token is good unless it says otherwise, and at most. Unit: seconds.
@@ -97,7 +97,7 @@ pub struct NewPerson {
     pub name: String,
     /// What they may do.
     pub role: Role,
-    /// A selector; empty: the whole fleet.
+    /// A selector; empty: the complete fleet.
     pub scope: String,
     /// Zero: 90 days. Unit: seconds.
     pub lifetime_s: u32,
@@ -123,7 +123,7 @@ pub struct Person {
     seen: AtomicI64,
     /// What of that is in the database.
     used_kept: AtomicI64,
-    /// Calls that they may have beside those under way.
+    /// Further calls that they may have in progress.
     pub(crate) calls: Arc<Semaphore>,
     /// True once the token is taken back.
     ended: watch::Sender<bool>,
@@ -357,7 +357,7 @@ impl People {
         &self.sessions
     }
 
-    /// Whose token has this number.
+    /// The user with the token of this number.
     pub(super) fn person(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Person>> {
         lock(&self.people).get(id).cloned()
     }
@@ -429,7 +429,7 @@ impl People {
         self.check(token.unwrap_or_default(), peer).map(Some)
     }
 
-    /// Whose token this is.
+    /// The user with this token.
     ///
     /// # Errors
     /// As [`People::authenticate`].
@@ -450,7 +450,7 @@ impl People {
         }
     }
 
-    /// Whose token this is, also where it has expired.
+    /// The user with this token, even if it has expired.
     fn find(&self, token: &str) -> Option<Arc<Person>> {
         let credential = Credential::parse_token(token).ok()?;
         let person = lock(&self.people).get(&credential.id).cloned()?;
@@ -571,7 +571,7 @@ impl People {
     }
 }
 
-/// What those are told who fail again and again.
+/// The error for somebody who fails again and again.
 fn limited(after: Duration) -> Status {
     let text = "too many failed logins from this address; try again later";
     let mut status = Status::resource_exhausted(text);

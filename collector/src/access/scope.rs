@@ -75,7 +75,7 @@ impl Scope {
         Selector::new(all.cloned().collect())
     }
 
-    /// True when it takes hosts as a whole: nothing in it tells what runs on one host apart.
+    /// True if it only selects complete hosts, and does not distinguish what runs on one host.
     pub fn is_of_hosts(&self) -> bool {
         let mut matchers = self.selector.matchers().iter();
         matchers.all(|matcher| is_of_host(matcher.label()))
@@ -104,7 +104,7 @@ impl Scope {
             .all(|matcher| matcher.matches(value(matcher.label())))
     }
 
-    /// The part of it that tells what runs on one host apart; empty: hosts as a whole.
+    /// The part of it that distinguishes what runs on one host; empty: it selects complete hosts.
     pub fn within_host(&self) -> Selector {
         let within = self.selector.matchers().iter();
         let within = within.filter(|matcher| !is_of_host(matcher.label()));
@@ -120,7 +120,7 @@ impl Scope {
 }
 
 impl Caller {
-    /// Refuses what is of the whole fleet to those who may see a part of it.
+    /// Rejects what concerns the complete fleet for users who may see only a part of it.
     ///
     /// # Errors
     /// PERMISSION_DENIED when the caller has a scope.

@@ -52,7 +52,7 @@ CREATE TABLE IF NOT EXISTS sessions (
 
 pub(crate) type Hash = [u8; 32];
 
-/// Whose a session is.
+/// The owner of a session.
 #[derive(Clone)]
 pub(super) enum Whose {
     /// Whoever is on the collector's machine.
@@ -157,8 +157,8 @@ impl People {
     /// with already it changes nothing: none, where it was for the same one. Blocks.
     ///
     /// # Errors
-    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a
-    /// stranger made would have them go on as the stranger, and tell him what they look at.
+    /// As [`People::log_in`]; ALREADY_EXISTS if somebody else is logged in: with a link made by a
+    /// stranger, they would continue as the stranger, who could see what they look at.
     pub fn follow(
         &self,
         link: &str,
@@ -259,7 +259,7 @@ impl People {
         })
     }
 
-    /// Whose session this cookie is of.
+    /// The user whose session has this cookie.
     pub fn visitor(&self, cookie: &str) -> Option<Visitor> {
         let now = self.now();
         let whose = {

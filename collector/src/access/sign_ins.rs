@@ -52,7 +52,7 @@ pub type Settings = [u8; 32];
 pub struct SignIn {
     /// Who vouches for them.
     pub issuer: String,
-    /// Who they are there, for ever.
+    /// Their permanent id at the provider.
     pub subject: String,
     /// What they are called there.
     pub name: String,

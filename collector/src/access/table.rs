@@ -154,7 +154,7 @@ pub fn web_refusal(path: &str, who: Who) -> Option<Status> {
     }
     let row = PATHS.iter().find(|(own, _)| *own == path);
     let row = row.or_else(|| FOLDERS.iter().find(|(own, _)| path.starts_with(own)));
-    // What is nothing else is a file beside the page, or is not there.
+    // Anything else is a file of the page, or does not exist.
     let may = row.map_or(People(Viewer), |(_, may)| *may);
     match (may, who) {
         (Everybody, _) => None,

@@ -240,7 +240,7 @@ impl Book {
         Ok(known)
     }
 
-    /// Writes what was found, all of it or nothing. Returns the deploys that are told.
+    /// Writes the findings, all or none. Returns the deployments that are announced.
     pub fn write(&self, notes: &[Note], now: i64) -> rusqlite::Result<Vec<Annotation>> {
         let mut database = lock(&self.database);
         let change = database.transaction()?;
@@ -318,7 +318,7 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
                     params![id],
                 )?;
             }
-            // A host that tells later may have been the first: its windows had waited.
+            // A host that reports later may have been the first: its windows had waited.
             change.execute(
                 "UPDATE annotations SET begun = ?2 WHERE id = ?1 AND begun > ?2 AND begun - ?2 <= ?3",
                 params![id, start, BACK_NS_MAX],

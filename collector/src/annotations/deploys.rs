@@ -28,7 +28,7 @@ const VERSION: &str = "version";
 /// Something to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A service has this; nothing is told of it.
+    /// A service has this value; nothing is announced.
     Value {
         service: i64,
         value: i64,
@@ -80,7 +80,7 @@ pub(super) struct KnownValue {
     pub service: i64,
     pub value: i64,
     pub first: i64,
-    /// When it was told; 0: it was not.
+    /// When it was announced; 0: it was not.
     pub told: i64,
     pub said: String,
     /// Hosts that were counted.
@@ -100,7 +100,7 @@ struct Service {
 #[derive(Debug)]
 struct Value {
     last: i64,
-    /// When it was told; 0: it was not.
+    /// When it was announced; 0: it was not.
     told: i64,
     /// Hosts that it was seen on, while they are counted.
     hosts: HashSet<i64>,
@@ -116,10 +116,10 @@ struct Agent {
     last: i64,
 }
 
-/// What came of a look, beside what is to be written.
+/// Results besides what has to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Untold {
-    /// Deploys beyond what is told in an hour.
+    /// Deployments beyond the hourly limit, which are not announced.
     pub limited: u64,
     /// What found no room to be remembered.
     pub dropped: u64,
@@ -132,9 +132,9 @@ pub(super) struct Deploys {
     agents: HashMap<i64, Agent>,
     /// Hosts counted over all values.
     counted: usize,
-    /// When deploys were told, in the last hour.
+    /// Times of deployments announced in the last hour.
     told: VecDeque<i64>,
-    /// Who was told of last, by which label, and the time of the deploy.
+    /// Services announced last, by label, with the time of the deployment.
     recent: VecDeque<(i64, i64, i64)>,
     waiting: Vec<Note>,
     /// How many were taken and are being written.
@@ -144,7 +144,7 @@ pub(super) struct Deploys {
 
 /// Something of a service that may be new.
 struct Sight<'w> {
-    /// Who it is: hash of what tells the service.
+    /// The service: hash of what identifies it.
     identity: i64,
     /// Which label it is: hash of the label's name.
     label: i64,
@@ -296,8 +296,8 @@ impl Deploys {
         });
     }
 
-    /// What is to be written, and what was not told of. It is being written until
-    /// [`Deploys::written`] or [`Deploys::put_back`].
+    /// What has to be written, and what was not announced. It counts as being written until
+    /// [`Deploys::written`] or [`Deploys::put_back`] is called.
     pub fn take(&mut self) -> (Vec<Note>, Untold) {
         self.writing = self.waiting.len();
         (
@@ -423,8 +423,8 @@ impl Deploys {
         }
     }
 
-    /// Whether a deploy is told: not when another label told of it a moment ago, nor when too many
-    /// were.
+    /// Whether a deployment is announced: not if it was just announced under another label, nor if
+    /// there were too many.
     fn may_tell(&mut self, sight: &Sight<'_>, now: i64) -> bool {
         let is_same = |&(identity, label, start): &(i64, i64, i64)| {
             identity == sight.identity
@@ -503,7 +503,7 @@ fn is_version(name: &str) -> bool {
     }
 }
 
-/// What tells a service from others; none: nothing does.
+/// What identifies a service; `None`: nothing does.
 fn identity(set: &LabelSet, name: &str) -> Option<i64> {
     let (service, repository) = (set.get(SERVICE), repository(set.get(key::IMAGE)));
     if name == VERSION {

@@ -71,8 +71,8 @@ struct Opened {
 }
 
 impl Annotations {
-    /// Annotations of a directory. While it cannot be used nothing is found, and people are told
-    /// why.
+    /// Annotations in a directory. While it cannot be used nothing is detected, and callers get the
+    /// reason as an error.
     pub fn new(
         options: AnnotationOptions,
         clock: Clock,
@@ -91,8 +91,8 @@ impl Annotations {
         }))
     }
 
-    /// Opens the database: agents that come before that are not looked at. Why it cannot be is told
-    /// by [`Annotations::keep`].
+    /// Opens the database: data of agents that arrives earlier is not examined.
+    /// [`Annotations::keep`] reports why it cannot be opened.
     pub async fn ready(&self) {
         let _ = self.0.open().await;
     }
@@ -127,7 +127,7 @@ impl Annotations {
                     inner.prune();
                 }
             };
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = spawn_blocking(work).await;
         }
     }

@@ -344,10 +344,10 @@ pub(super) fn listed(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(files)
 }
 
-/// What the last whole line of a file is.
+/// The last complete line of a file.
 #[derive(Default)]
 struct Last {
-    /// Bytes of whole lines, and of what comes after them.
+    /// Bytes of complete lines, and of what comes after them.
     bytes: u64,
     rest: u64,
     seq: Option<u64>,
@@ -372,7 +372,7 @@ fn read_last(path: &Path) -> io::Result<Last> {
         last.hash = Some(hash(&line));
         last.seq = match serde_json::from_slice::<Link>(&line) {
             Ok(link) => Some(link.seq),
-            // Not one of ours; verifying tells.
+            // Not one of ours; verification reports it.
             Err(_) => Some(last.seq.unwrap_or(0) + 1),
         };
     }

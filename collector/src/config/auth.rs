@@ -20,7 +20,7 @@ pub struct OidcAuth {
     pub client_id: Option<String>,
     /// File with what it proves that with.
     pub client_secret_file: Option<PathBuf>,
-    /// What people are told they log in with.
+    /// Name of the provider on the login page.
     pub provider_name: String,
     /// What is asked for, with spaces between.
     pub scopes: String,
@@ -28,7 +28,7 @@ pub struct OidcAuth {
     pub groups_claim: String,
     /// Claim with the name.
     pub name_claim: String,
-    /// File with authorities that are believed beside those of the system. PEM.
+    /// File with authorities that are trusted in addition to those of the system. PEM.
     pub ca_file: Option<PathBuf>,
     /// Who is let in: the first that fits.
     pub rules: Vec<OidcRule>,

@@ -211,7 +211,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// What is wrong with `auth.oidc`, beside single values.
+    /// Problems of `auth.oidc` that concern several values.
     fn settle_oidc(&self) -> Vec<(&'static str, String)> {
         let own = &self.auth.oidc;
         let Some(issuer) = &own.issuer else {
@@ -326,7 +326,7 @@ fn is_reachable(text: &str) -> bool {
     !authority.host().is_empty() && text.chars().all(known) && !text.starts_with('-') && port
 }
 
-/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+/// Effective user id; root if it is unknown, so that checks err on the strict side.
 pub fn effective_uid() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();

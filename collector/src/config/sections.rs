@@ -135,7 +135,7 @@ pub struct Identity {
 /// Section `identity.outside`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outside {
-    /// Authorities whose certificates are hosts' too. PEM.
+    /// Authorities that also sign certificates of hosts. PEM.
     pub ca_files: Vec<PathBuf>,
     /// Which names in them are hosts.
     pub hosts: Option<String>,

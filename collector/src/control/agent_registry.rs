@@ -33,7 +33,7 @@ struct Inner {
     next: u64,
 }
 
-/// An agent whose control stream is open.
+/// An agent with an open control stream.
 pub struct ConnectedAgent {
     /// The host and its boot.
     pub key: HostKey,
@@ -112,8 +112,8 @@ impl AgentRegistry {
         }
     }
 
-    /// An agent has said who it is. The one that was connected with its host id is told to end:
-    /// its connection is most likely gone without a word.
+    /// An agent has identified itself. An earlier connection with its host id is asked to end: it
+    /// is most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
         key: HostKey,
@@ -250,8 +250,8 @@ impl ConnectedAgent {
         self.answered.send_replace(NEVER);
     }
 
-    /// Asks for a sign of life, and what its clock says: the number of the ping. One that does not
-    /// read is told by its silence.
+    /// Sends a ping, which asks for a sign of life and the agent's clock, and returns its number.
+    /// An agent that does not read is detected by its silence.
     pub fn ping(&self, clock: &Clock) -> u64 {
         let mut pings = lock(&self.pings);
         pings.last += 1;
@@ -310,7 +310,7 @@ impl ConnectedAgent {
     }
 }
 
-/// A command that was sent. Dropped before its last report came, it tells the agent that nobody
+/// A sent command. If it is dropped before its last report came, the agent is informed that nobody
 /// waits.
 pub struct SentCommand {
     agent: Arc<ConnectedAgent>,

@@ -31,7 +31,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Status;
 
-/// How often a client is told what has changed.
+/// How often a client gets an update.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Part of the patience that other collectors have with their hosts.
@@ -92,7 +92,7 @@ struct Run {
     /// Why hosts refused, in their own words, for the audit log.
     refusals: Vec<String>,
     undone: usize,
-    /// Hosts that changed since they were told, and those that are being told.
+    /// Hosts that changed since the last update, and those in the current update.
     changed: BTreeSet<usize>,
     telling: VecDeque<usize>,
     plan: Option<FleetPlan>,
@@ -318,7 +318,8 @@ impl Run {
             let news = self.plan.is_some() || !self.telling.is_empty();
             tokio::select! {
                 () = stopped(&mut shutdown) => return End::Stopped,
-                // Whoever left before its number was told could neither find nor end it.
+                // A client that left before it got the number could neither find nor end the
+                // capture.
                 () = client.closed(), if !self.alone => match self.fanout.stays && self.plan.is_none() {
                     true => self.alone = true,
                     false => return End::Left,
@@ -371,7 +372,7 @@ impl Run {
             }
             Event::Ended(ending, None) => self.end(ending),
             Event::Ended(ending, Some(arrived)) => {
-                // Its time was over, which was told.
+                // Its time was over, which was reported.
                 if ending.iter().any(|&(at, _)| !is_over(&self.hosts[at])) {
                     self.waiting.push_back((ending, arrived));
                 }
@@ -390,7 +391,7 @@ impl Run {
         }
     }
 
-    /// Keeps why a host did not capture. Who asked may be told less of it.
+    /// Records why a host did not capture. The client may see less of it.
     fn note_refusal(&mut self, host: &HostProgress) {
         let refused = !host.message.is_empty() && !matches!(host.state(), HostState::Done);
         if refused && self.refusals.len() < HOSTS_NAMED {
@@ -414,7 +415,7 @@ impl Run {
         }
     }
 
-    /// Hosts whose profile has come.
+    /// Hosts with a profile that has arrived.
     fn safe(&self) -> impl Iterator<Item = usize> {
         let waiting = self.waiting.iter().flat_map(|(ending, _)| ending);
         waiting
@@ -630,7 +631,7 @@ async fn keep(
     outcome
 }
 
-/// Counts and logs a capture whose file was not even started.
+/// Counts and logs a capture with a file that was not even started.
 fn lost(fanout: &Fanout, reason: String) -> String {
     fanout.control.0.metrics.captures_kept_failed.inc();
     tracing::warn!(id = fanout.slot.id, reason, "failed to keep a capture");

@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Why a fan-out whose client left has ended.
+/// Why a fan-out has ended if its client left.
 pub const CLIENT_LEFT: &str = "the client left";
 
 /// Why one that was cancelled has ended; behind it stands who did it.
@@ -70,8 +70,8 @@ fn hash(matcher: &LabelMatcher) -> u64 {
     KEY.hash_one((matcher.label(), matcher.op(), matcher.value()))
 }
 
-/// How far a host is, for those who may see a part of what runs on it: what an agent says of its
-/// work, and what it counts, is of the host as a whole.
+/// The progress of a host for callers who may see a part of what runs on it: an agent's own
+/// messages and counts concern the complete host, so they are removed.
 pub fn in_part(mut host: HostProgress) -> HostProgress {
     if let Some(progress) = &mut host.progress {
         progress.samples_all = progress.samples;
@@ -161,8 +161,8 @@ impl Fanouts {
         })
     }
 
-    /// Has one end with what there is; false when none of this id runs. Somebody with a scope ends
-    /// their own alone: of others it is not told whether they run.
+    /// Ends one with what there is; false if none of this id runs. A caller with a scope can end
+    /// only their own, and does not learn whether others run.
     pub fn cancel(&self, id: u64, peer: &str, caller: &Caller) -> bool {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&id) else {

@@ -116,7 +116,7 @@ impl HostCapture {
         let heap_max = self.memory.bytes_max() / HOST_MEMORY_PART;
         let mut incoming = Incoming::new(self.memory.reserve(), HOST_BYTES_MAX, heap_max);
         let outcome = self.reports(&mut sent, &mut incoming).await;
-        // Tells the agent where it has not said its last.
+        // Informs the agent if it has not sent its last report.
         drop(sent);
         let arrived = match outcome {
             Ok(info) => self.finish(info, incoming).await,

@@ -25,7 +25,7 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
-/// The number that was given last, beside the files.
+/// File with the last number given out, next to the captures.
 const LAST: &str = "last";
 
 impl Facts for KeptCapture {
@@ -78,9 +78,9 @@ impl Facts for KeptCapture {
     }
 }
 
-/// What of a kept capture `caller` may see: all of it, or nothing, unless what is counted over
-/// hosts as a whole is not theirs. It is theirs when all that it selects lies in their scope, which
-/// hosts were held to as it ran.
+/// What `caller` may see of a stored capture: all of it or nothing, without counts over complete
+/// hosts if those are outside their scope. They may see it if everything that it selects is in
+/// their scope, which the hosts enforced while it ran.
 pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
     let mut info = kept.info?;
     let Some(scope) = &caller.scope else {
@@ -92,8 +92,8 @@ pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
     }
     if caller.sees_parts_of_hosts() {
         let capture = info.request.as_ref()?.capture.as_ref()?;
-        // Agents look for filters in the frames of who ended waits, too: which samples there are
-        // would tell of those.
+        // Agents apply filters to the frames of wakers, too: which samples there are would reveal
+        // those.
         if capture.event == OFF_CPU && kept.filtered && !kept.in_part {
             return None;
         }
@@ -130,7 +130,7 @@ impl KeptCaptures {
         }
     }
 
-    /// The files. `first` is told the number that was given last, once they are open.
+    /// The files. `first` gets the last number given out, once they are open.
     ///
     /// # Errors
     /// UNAVAILABLE with the reason, while they cannot be used.

@@ -68,7 +68,7 @@ pub struct Merged {
     pub past: Option<Profile>,
     /// The captures' profiles, merged.
     pub own: Option<Profile>,
-    /// Samples whose times found no room.
+    /// Samples whose times did not fit.
     pub times_shed: u64,
     /// The memory of it.
     pub held: Reservation,
@@ -209,8 +209,8 @@ impl Merged {
         Ok(shed)
     }
 
-    /// Holds memory for a host beside its own: what is merged grows by as much at most, but for
-    /// tables that double.
+    /// Reserves as much memory for a host as it already takes: the merged profile grows by that at
+    /// most, except for tables that double.
     fn reserve(&mut self, arrived: &mut Arrived) -> bool {
         let bytes = heap_bytes(&arrived.past) + heap_bytes(&arrived.own);
         arrived.held.settle(bytes);

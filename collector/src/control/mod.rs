@@ -49,14 +49,14 @@ use tokio::time::MissedTickBehavior;
 /// What control streams and captures may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
-    /// Agents that are connected at a time. More are told to come again later.
+    /// Most connected agents. Further ones must retry later.
     pub streams: usize,
     /// Memory for results. Unit: bytes.
     pub memory_bytes: usize,
     /// For how long agents are waited for.
     pub timeouts: Timeouts,
-    /// Where other collectors on the same store reach this one; none: they are not told of its
-    /// agents.
+    /// Address at which other collectors on the same store reach this one; `None`: its agents are
+    /// not announced to them.
     pub advertise: Option<String>,
     /// Where captures are kept.
     pub captures_dir: PathBuf,
@@ -123,7 +123,7 @@ impl Control {
                 continue;
             }
             let kept = self.0.kept.clone();
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = tokio::task::spawn_blocking(move || kept.prune()).await;
         }
     }
@@ -135,8 +135,8 @@ impl Control {
         self.0.kept.open(|last| fanouts.go_on_from(last)).await
     }
 
-    /// Announces to the other collectors on the store which agents are connected here, until the
-    /// end. Done at once where nobody is to be told.
+    /// Announces the connected agents to the other collectors on the store, until the end. Returns
+    /// at once if there is nobody to inform.
     pub async fn announce(self) {
         let Some(collector) = self.0.options.advertise.clone() else {
             return;

@@ -24,7 +24,7 @@ use tonic::codec::CompressionEncoding::Zstd;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// Longest silence of the other collector, which tells something every two seconds.
+/// Longest silence of the other collector, which sends something every two seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Another collector and the hosts that are asked through it, before it runs.
@@ -71,7 +71,7 @@ struct Got {
 }
 
 impl PeerCollector {
-    /// Takes what the other collector tells until its result.
+    /// Handles the other collector's messages until its result.
     pub async fn run(mut self) {
         let got = self.ask().await;
         let ended = match got {

@@ -59,7 +59,7 @@ impl Control {
         };
         let mut all: BTreeMap<u64, FleetCaptureInfo> = BTreeMap::new();
         let mut left_out = 0;
-        // Why there are none is in the log, and told to whoever captures.
+        // The log says why there are none, and so does every capture.
         if self.open_kept().await.is_ok() {
             let (kept, caller, id) = (self.0.kept.clone(), caller.clone(), asked.id);
             // With a scope, each is looked at.

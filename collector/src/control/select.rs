@@ -115,7 +115,7 @@ pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Chec
         selector = all?;
     }
     match caller.sees_parts_of_hosts() && capture.event == profile::OFF_CPU {
-        // An agent looks for them in the waker's frames, too, and what it finds would tell of them.
+        // An agent applies them to the waker's frames, too, and the result would reveal those.
         true => capture.frame_filters.clear(),
         false => filters.clear(),
     }
@@ -291,7 +291,7 @@ async fn elsewhere(
     let mut all = queries.connected_hosts(since, ELSEWHERE_MAX + 1).await?;
     let more = all.len() > ELSEWHERE_MAX;
     all.truncate(ELSEWHERE_MAX);
-    // One that left here a moment ago is still told of as being here.
+    // A host that just left here is still announced as connected here.
     all.retain(|host| {
         registry.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
     });

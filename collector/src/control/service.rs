@@ -97,7 +97,7 @@ impl CaptureService for Control {
         };
         if matches!(keeps, Ok(true)) {
             let (kept, id) = (inner.kept.clone(), slot.id);
-            // It is told in the log where the disk does not take it.
+            // If the disk rejects it, the log says so.
             let _ = tokio::task::spawn_blocking(move || kept.use_up(id)).await;
         }
         let now = inner.clock.now_unix_ns();

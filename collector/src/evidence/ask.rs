@@ -64,7 +64,7 @@ pub(crate) fn in_part(profile: Profile) -> Profile {
     part
 }
 
-/// What somebody is told of what cannot be read.
+/// The error for evidence that cannot be read.
 pub(crate) fn refused(error: ReadError) -> Failed {
     let text = error.to_string();
     if matches!(error, ReadError::Read { .. } | ReadError::Assemble { .. }) {

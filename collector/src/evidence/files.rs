@@ -278,7 +278,7 @@ impl<F: Facts> Files<F> {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.ends_with(".tmp") {
-                // Nobody was told that it is kept.
+                // Nobody was informed that it is stored.
                 let _ = std::fs::remove_file(entry.path());
                 continue;
             }

@@ -55,8 +55,8 @@ const CONNECTIONS_PER_MEMBER: usize = 8;
 /// Longest sleep that is asked for: further away than any certificate lasts.
 const FAR: Duration = Duration::from_secs(400 * 86_400);
 
-/// Connections of `listener` whose handshake succeeded, at most `places` at a time. Ends when the
-/// stream is dropped.
+/// Connections of `listener` after a successful handshake, at most `places` at a time. Ends when
+/// the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,
@@ -179,7 +179,7 @@ async fn shake(
     };
     let mut lasts = STRANGER_LASTS;
     let mut ended: Option<Ended> = None;
-    // Who was removed may still enroll: with an invitation, or be told why not.
+    // A removed host may still enroll with an invitation, or get an error that says why not.
     if let Some(member) = &member {
         if member.connections() >= CONNECTIONS_PER_MEMBER {
             return Err(io::Error::other("the host has too many connections"));
@@ -249,7 +249,7 @@ async fn admit(
     Ok(admitted)
 }
 
-/// Tells the log why a host with a good certificate is not let in, now and then.
+/// Logs why a host with a good certificate is not let in, now and then.
 fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str) {
     if fleet.outside.as_ref().is_some_and(Outside::tells) {
         tracing::warn!(
@@ -277,7 +277,7 @@ pub struct TlsConn {
     standing: Arc<Standing>,
 }
 
-/// Whose connection it is, apart from certificates.
+/// The owner of a connection, apart from certificates.
 struct Standing {
     people: Arc<Semaphore>,
     place: Mutex<Option<OwnedSemaphorePermit>>,

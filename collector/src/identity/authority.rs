@@ -54,7 +54,7 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     key_hash: KeyHash,
     fleet_id: String,
-    /// Tells which certificates it has signed.
+    /// Verifies that it signed a certificate.
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
@@ -354,7 +354,7 @@ fn verifier(
         .build()
 }
 
-/// A request for a certificate, whose sender has its key.
+/// A request for a certificate from a sender who proved to have its key.
 pub struct SigningRequest {
     params: CertificateSigningRequestParams,
     /// The key.

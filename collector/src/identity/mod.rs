@@ -122,7 +122,7 @@ struct Spoken {
     trusted: Option<Arc<Trusted>>,
 }
 
-/// Whose a certificate is.
+/// The owner of a certificate.
 pub enum Claimed {
     /// That of a host to which our authority gave it.
     Own(Claim),
@@ -205,7 +205,7 @@ impl Fleet {
         found.unwrap_or(Err(IdentityError::Late))
     }
 
-    /// Whose a chain is that the handshake has found good.
+    /// The owner of a certificate chain that the handshake has verified.
     ///
     /// # Errors
     /// Why it is nobody's, for the log.
@@ -268,7 +268,7 @@ pub fn bind(
     Ok(())
 }
 
-/// The same for what a host says of itself later, on a stream whose id is known.
+/// The same for what a host reports later, on a stream with a known id.
 pub fn bind_facts(member: Option<&Arc<Member>>, facts: &mut proto::collector::HostFacts) {
     let Some(member) = member else { return };
     facts.hostname.clone_from(&member.name);

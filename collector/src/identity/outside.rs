@@ -30,7 +30,7 @@ const AUTHORITIES_MAX: usize = 256;
 /// Label that has the SPIFFE ID of a host.
 pub const SPIFFE_LABEL: &str = "spiffe_id";
 
-/// One host that was not let in is told in this time; the rest are counted.
+/// One rejected host is logged in this time; the others are counted.
 const TOLD_EACH: Duration = Duration::from_secs(60);
 
 /// True for the id of a host that only a certificate of another authority gives.
@@ -41,7 +41,7 @@ pub fn is_given(host_id: &str) -> bool {
 /// Who a certificate of another authority says that its owner is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// For ever: the SPIFFE ID, or `dns:` and the name.
+    /// Never changes: the SPIFFE ID, or `dns:` and the name.
     pub host_id: String,
     /// By which the fleet knows it.
     pub name: String,
@@ -138,7 +138,7 @@ pub struct Outside {
 
 /// What the files say.
 pub struct Trusted {
-    /// Whose certificates are taken.
+    /// Authorities with accepted certificates.
     pub authorities: Vec<CertificateDer<'static>>,
     /// What is shown to whoever asks for another name.
     pub shown: Option<Arc<CertifiedKey>>,
@@ -165,7 +165,7 @@ impl Outside {
             read: Reread::of(files),
             told: Mutex::default(),
         };
-        // Told at the start, and not to the first who comes.
+        // Reported at the start, and not at the first connection.
         outside.trusted()?;
         Ok(outside)
     }
@@ -228,7 +228,7 @@ impl Outside {
         Ok(Trusted { authorities, shown })
     }
 
-    /// True once in a while: who is not let in is told then.
+    /// True once in a while: then a rejected host is logged.
     pub fn tells(&self) -> bool {
         let now = Instant::now();
         let mut told = crate::sync::lock(&self.told);

@@ -136,14 +136,14 @@ pub struct Member {
     seen: AtomicI64,
     /// By which it came in.
     invitation: [u8; ID_BYTES],
-    /// Calls that it may have beside those under way.
+    /// Further calls that it may have in progress.
     pub(super) calls: Arc<Semaphore>,
     /// True once it is a member no more, or another member in its place.
     ended: watch::Sender<bool>,
 }
 
 impl Member {
-    /// True for a host whose certificate another authority signs: no key of it is known.
+    /// True for a host with a certificate from another authority: no key of it is known.
     pub fn is_outside(&self) -> bool {
         outside::is_given(&self.host_id)
     }
@@ -651,7 +651,7 @@ fn invitation(
         )
         .optional()?;
     let (secret, invitation, (expires, hosts, made)) = found.ok_or(Refused::Unknown)?;
-    // Both are hashes, so the time that the comparison takes tells nothing about the secret.
+    // Both are hashes, so the duration of the comparison reveals nothing about the secret.
     if secret != hashed(credential) {
         return Err(Refused::Unknown);
     }

@@ -116,8 +116,8 @@ impl Enrollment {
         })
     }
 
-    /// Tells the log of a host that is not let in. Anybody can come without an invitation, as often
-    /// as they like, so each address is told of once, and then how often it came.
+    /// Logs a host that is not let in. Anybody can try without an invitation, as often as they
+    /// like, so each address is logged once, and later how often it tried.
     fn tell(&self, asked: &EnrollRequest, peer: Option<SocketAddr>, refused: &Refused) {
         let now = Instant::now();
         let address = peer.map(|peer| peer.ip());
@@ -199,7 +199,7 @@ pub struct FleetAdmin {
 }
 
 impl FleetAdmin {
-    /// For this fleet, whose hosts connect at `listen`.
+    /// Creates it for this fleet, with hosts that connect at `listen`.
     pub fn new(fleet: Arc<Fleet>, listen: String, audit: Audit) -> FleetAdmin {
         FleetAdmin {
             fleet,

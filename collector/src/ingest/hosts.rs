@@ -57,7 +57,7 @@ struct Inner {
     /// Streams by host id. More than one while an old one lingers, or when two machines have one
     /// id.
     open: HashMap<String, Vec<OpenStream>>,
-    /// What the store has not been told.
+    /// Changes that the store does not have yet.
     unsaved: BTreeSet<HostKey>,
     /// When what the store knows was last read.
     loaded: Option<Instant>,
@@ -144,11 +144,11 @@ impl Hosts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change below leaves the maps whole, so a panic elsewhere spoils nothing.
+        // Every change below leaves the maps consistent, so a panic elsewhere spoils nothing.
         lock(&self.inner)
     }
 
-    /// A stream of `key` starts. An older one of the same boot is told to end: its connection is
+    /// A stream of `key` starts. An older one of the same boot is asked to end: its connection is
     /// most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
@@ -252,14 +252,14 @@ impl Hosts {
         *total += facts.health.len();
     }
 
-    /// Tells the store what it has not been told. Blocks.
+    /// Sends the store the changes that it does not have yet. Blocks.
     ///
     /// # Errors
     /// A failure; what was not told is told next time.
     pub fn flush(&self, store: &OpenStore) -> Result<(), StoreError> {
         let loaded = self.load(store);
         if loaded.is_err() && self.lock().loaded.is_none() {
-            // What is told before it would change the day that hosts were first seen.
+            // Sending changes earlier would change the day that hosts were first seen.
             return loaded;
         }
         loop {
@@ -276,8 +276,8 @@ impl Hosts {
         }
     }
 
-    /// Reads what the store knows: once, so that hosts keep the day they were first seen, and again
-    /// and again where other collectors tell it of their hosts.
+    /// Reads what the store knows: once, so that hosts keep the day they were first seen, and
+    /// repeatedly if other collectors add their hosts.
     fn load(&self, store: &OpenStore) -> Result<(), StoreError> {
         let due = |read: Instant| store.board.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
         if self.lock().loaded.is_some_and(|read| !due(read)) {
@@ -487,7 +487,7 @@ impl Survey {
 }
 
 impl Inner {
-    /// Some of what the store has not been told, which counts as told.
+    /// Some changes that the store does not have yet; they then count as sent.
     fn take_unsaved(&mut self, most: usize) -> Vec<HostRecord> {
         let mut records = Vec::new();
         while records.len() < most
@@ -520,7 +520,7 @@ impl Inner {
         }
     }
 
-    /// The stream of a host that started last; older ones were told to end.
+    /// The newest stream of a host; older ones were asked to end.
     fn newest(&self, key: &HostKey) -> Option<&OpenStream> {
         let streams = self.open.get(&key.host_id)?.iter();
         let of_boot = streams.filter(|open| open.boot_id == key.boot_id);

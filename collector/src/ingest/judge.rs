@@ -175,7 +175,7 @@ impl Verdict {
         self
     }
 
-    /// A host may be blind whose reasons were too much to keep.
+    /// A host may be blind although its reasons were too long to store.
     fn explain(&mut self) {
         let is_error = |of: &Degradation| of.severity >= Severity::Error as i32;
         if self.is_blind && !self.degradations.iter().any(is_error) {
@@ -417,7 +417,7 @@ mod tests {
         })
     }
 
-    /// A stream that is open for so long, whose windows have their answers.
+    /// A stream that has been open for this long; all its windows have answers.
     fn open_for(age_s: i64) -> Listening {
         Listening {
             open_since_unix_ns: NOW - age_s * S,

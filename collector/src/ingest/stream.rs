@@ -151,7 +151,7 @@ struct Ready {
     definitions: Option<Arc<Defined>>,
 }
 
-/// The window whose stacks the agent was asked for.
+/// The window that waits for requested stacks.
 struct Needing {
     pending: Box<Pending>,
     missing: HashSet<ContentId>,
@@ -182,7 +182,7 @@ struct Session<'s> {
     ingest: &'s Ingest,
     out: &'s Outbox,
     host: HostKey,
-    /// Whose certificate the connection has.
+    /// The owner of the connection's certificate.
     member: Option<Arc<Member>>,
     decoder: Decoder,
     guard: StreamGuard,
@@ -548,8 +548,8 @@ impl<'s> Session<'s> {
     /// Takes frames the agent was asked for. Nothing waits for memory here: a window that waits for
     /// its frames holds memory that others may wait for.
     ///
-    /// Frames that cannot be used make the window refused, not the stream: the agent would come
-    /// back with the same window for ever.
+    /// If frames cannot be used the window is rejected, not the stream, because the agent would
+    /// come back with the same window forever.
     async fn define(&mut self, definitions: Definitions) -> Result<(), End> {
         let (sequence, parts) = (definitions.sequence, self.timeouts().parts);
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;

@@ -110,7 +110,7 @@ fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
     subject(claims).map(|_| ())
 }
 
-/// Who somebody is, for ever.
+/// The permanent id of a person.
 pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
     match claims.get("sub").and_then(Value::as_str) {
         Some(text)

@@ -145,7 +145,7 @@ pub struct Answer {
     pub state: String,
     /// What becomes a token.
     pub code: Option<String>,
-    /// Whose answer it is.
+    /// The issuer of the answer.
     pub issuer: Option<String>,
     /// Why there is no code.
     pub error: Option<String>,
@@ -181,7 +181,7 @@ impl Answer {
 pub struct Admitted {
     /// Who.
     pub sign_in: SignIn,
-    /// The group whose rule it was.
+    /// The group that matched a rule.
     pub group: String,
     /// Where their browser goes.
     pub back: String,
@@ -239,7 +239,7 @@ impl Oidc {
         })
     }
 
-    /// What people are told they log in with.
+    /// Name of the provider on the login page.
     pub fn provider_name(&self) -> &str {
         &self.settings.provider_name
     }

@@ -13,10 +13,10 @@ use std::time::{Duration, Instant};
 /// How long somebody has to log in at the provider.
 pub const LASTS: Duration = Duration::from_secs(600);
 
-/// Most logins under way: from one address, and from all. Beyond either bound the oldest login is
+/// Most logins in progress: from one address, and from all. Beyond either bound the oldest login is
 /// dropped, at the second one the oldest of the address that has most. A login takes 2.5 KiB at
-/// most. Behind a proxy all logins have the proxy's address and cannot be told apart, so only the
-/// second bound applies.
+/// most. Behind a proxy all logins have the proxy's address and cannot be distinguished, so only
+/// the second bound applies.
 const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
 

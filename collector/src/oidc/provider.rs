@@ -24,7 +24,7 @@ pub(super) struct Provider {
     pub(super) authorization: Uri,
     /// Codes become tokens here.
     pub(super) token: Uri,
-    /// Tells of somebody.
+    /// Returns data about a person.
     pub(super) userinfo: Option<Uri>,
     /// Whether the secret is taken in the form only.
     pub(super) secret_in_form: bool,

@@ -52,8 +52,8 @@ struct Inner {
 }
 
 impl Pins {
-    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and are told
-    /// to come again.
+    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and must
+    /// retry.
     pub fn new(
         dir: (PathBuf, Bounds),
         queries: Queries,
@@ -92,7 +92,7 @@ impl Pins {
                 continue;
             }
             let pins = self.clone();
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = spawn_blocking(move || pins.0.prune()).await;
         }
     }

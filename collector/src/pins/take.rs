@@ -63,7 +63,7 @@ pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Resul
 }
 
 impl Inner {
-    /// Writes what comes until its end. Blocks. A pin is there whole or not at all.
+    /// Writes what arrives until its end. Blocks. A pin is stored completely or not at all.
     pub(super) fn take(
         &self,
         head: HostPin,
@@ -116,7 +116,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What the agent is told of a pin that was not kept.
+    /// The error for a pin that was not stored.
     fn failed(&self, error: KeepError) -> Status {
         match error {
             KeepError::TooLarge { .. } => fault(error),

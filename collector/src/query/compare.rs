@@ -24,13 +24,13 @@ struct Side {
 }
 
 impl Side {
-    /// A side whose spread is not known yet.
+    /// A side with a spread that is not known yet.
     fn new(quality: DataQuality) -> Side {
         let parts = None;
         Side { parts, quality }
     }
 
-    /// What is told of it: its quality, and how many parts its spread is of.
+    /// What the answer says about it: its quality, and the number of parts behind its spread.
     fn told(self) -> (DataQuality, usize) {
         let parts = self.parts.as_ref().map_or(0, Parts::len);
         (self.quality, parts)

@@ -42,7 +42,7 @@ use tonic::Status;
 /// Time a client may leave a part of its answer unread.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time a client may take for a whole answer. 128 MiB in this time are 0.4 MiB/s.
+/// Time a client may take for a complete answer. 128 MiB in this time is 0.4 MiB/s.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Largest request. Unit: bytes. The most matchers and filters, each with the longest pattern, are
@@ -64,7 +64,7 @@ pub struct QueryOptions {
     pub lines: usize,
 }
 
-/// What status tells of the process.
+/// Facts about the process for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// When it started.

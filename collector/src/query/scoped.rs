@@ -17,11 +17,10 @@ use profile::{CostBy, Costs, Profile, Quality, Query, Selector, Value, key, unit
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-/// Ranges for which is remembered which hosts may be told of: both sides of a diff, and parts of
-/// them.
+/// Most ranges for which the visible hosts are cached: both sides of a diff, and parts of them.
 const RANGES_MAX: usize = 4;
 
-/// Most hosts that a scope may have samples of. More are not told of in the quality of answers.
+/// Most hosts with samples in a scope. More are not mentioned in the quality of answers.
 const HOSTS_MAX: usize = 200_000;
 
 /// A day. Unit: nanoseconds.
@@ -63,7 +62,7 @@ impl ScopedStore {
         }
     }
 
-    /// Names of the hosts in a range that may be told of.
+    /// Names of the visible hosts in a range.
     fn told(&self, scope: &Scope, range: TimeRange, limits: &Limits) -> Result<Hosts, StoreError> {
         let within = |of: &TimeRange| {
             of.start_unix_ns <= range.start_unix_ns && range.end_unix_ns <= of.end_unix_ns
@@ -116,7 +115,7 @@ impl ScopedStore {
         })
     }
 
-    /// Leaves out of an answer what is told of whole hosts, and says what is not kept.
+    /// Removes from an answer what concerns complete hosts, and says what is not stored.
     fn finish<T>(
         &self,
         scope: &Scope,
@@ -141,7 +140,7 @@ impl ScopedStore {
         Ok(())
     }
 
-    /// What `query` selects within `scope`, whole, without who ended waits.
+    /// What `query` selects within `scope`, completely, without wakers.
     fn profile_within(
         &self,
         scope: &Scope,
@@ -161,7 +160,7 @@ impl ScopedStore {
         }
         let has_waits = found.data.info.is_waiting() || !is_event(&found.data.info.event);
         if !filters.is_empty() && has_waits {
-            // A filter must not find what is not shown: what it keeps or drops would tell of it.
+            // A filter must not find what is not shown: what it keeps or drops would reveal it.
             let unpruned = Limits {
                 nodes: usize::MAX,
                 ..limits.clone()
@@ -300,8 +299,8 @@ fn hidden(error: StoreError) -> StoreError {
 }
 
 impl StoreQueries for ScopedStore {
-    /// Those in the scope as a whole, and those with samples of it, of which only these samples
-    /// count.
+    /// Hosts that are entirely in the scope, and those with samples in it, for which only these
+    /// samples count.
     fn hosts(
         &self,
         range: TimeRange,

@@ -55,8 +55,8 @@ pub(super) struct Certainty {
 /// map. Unit: bytes.
 const FUNCTION_BYTES: usize = 128;
 
-/// Cuts `range` into at most [`PARTS_MAX`] parts, each whole steps of the data long; of minutes,
-/// but for what is before the first and after the last full one.
+/// Cuts `range` into at most [`PARTS_MAX`] parts, each of complete steps of the data; at minutes,
+/// except for what is before the first and after the last full one.
 fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
     let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
     let step = match step_ns.max(super::request::WINDOW_NS) {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(lengths(range(0, 700), 10), [120, 120, 120, 120, 120, 100]);
         assert_eq!(lengths(range(0, 3600), 3600), [3600]);
         assert_eq!(lengths(range(7, 7), 10), [0; 0]);
-        // At whole minutes, wherever the range starts: rollups answer.
+        // At full minutes, wherever the range starts, so that rollups answer.
         let parts = cut(range(7, 3607), 10_000_000_000);
         let ends = parts.iter().map(|part| part.end_unix_ns / 1_000_000_000);
         let ends: Vec<i64> = ends.collect();

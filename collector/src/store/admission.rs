@@ -12,7 +12,7 @@ pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
 /// Longest host id, what agents take too. Unit: bytes.
 pub const HOST_ID_BYTES_MAX: usize = proto::HOST_ID_BYTES_MAX;
 
-/// Labels that only samples have: no host as a whole has them, and the kernel's accounting is not
+/// Labels that only samples have: no complete host has them, and the kernel's accounting is not
 /// known by them.
 pub const SAMPLE_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
@@ -59,7 +59,7 @@ pub(super) fn rejection(
     Some(reason.to_owned())
 }
 
-/// Labels of the host as a whole: those that all label sets share, except those of cgroups and
+/// Labels of the complete host: those shared by all label sets, except those of cgroups and
 /// samples.
 pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
     let sets = &window.label_sets;
@@ -70,7 +70,7 @@ pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
     LabelSet::new(shared.map(|(name, value)| (name.to_owned(), value.to_owned())))
 }
 
-/// True for a label that a host as a whole may have.
+/// True for a label that a complete host may have.
 pub fn is_host_label(name: &str) -> bool {
     !key::is_of_cgroup(name) && !SAMPLE_LABELS.contains(&name)
 }

@@ -92,9 +92,9 @@ pub struct OpenStore {
     pub sink: Arc<dyn WindowSink>,
     /// Answers. Its sums do not overflow.
     pub queries: Arc<dyn StoreQueries>,
-    /// Where collectors that share the store tell each other of their agents.
+    /// Where collectors that share the store announce their agents to each other.
     pub board: Arc<dyn NoticeBoard>,
-    /// Is told who knows names of functions.
+    /// Gets the source of names of functions.
     pub naming: Arc<dyn FrameNaming>,
     /// How it does.
     pub status: Arc<dyn StoreStatus>,

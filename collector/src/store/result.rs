@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Tells a query that nobody waits for it any more.
+/// Informs a query that nobody waits for it any more.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -94,7 +94,7 @@ pub struct Gap {
 /// ones): a matcher of a label that a host does not have says nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataQuality {
-    /// The time the answer covers: the range widened to whole steps of `resolution`.
+    /// The time the answer covers: the range widened to complete steps of `resolution`.
     pub covered: TimeRange,
     /// What was read.
     pub resolution: Resolution,
@@ -112,9 +112,9 @@ pub struct DataQuality {
     pub gaps_total: u64,
     /// Unit: nanoseconds.
     pub gap_ns_total: u64,
-    /// What the hosts as a whole report: idle, lost records, throttled. `taken`, `lost_samples`,
-    /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection where the
-    /// answer has stacks.
+    /// What the complete hosts report: idle, lost records, throttled. `taken`, `lost_samples`,
+    /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection if the answer
+    /// has stacks.
     pub sampling: Quality,
     /// What the answer adds up to, before limits.
     pub total: Value,
@@ -123,8 +123,8 @@ pub struct DataQuality {
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
-    /// The answer's samples whose leaf the agent could not name and the collector did, by where the
-    /// name came from. Only answers with functions have it.
+    /// The answer's samples with a leaf that the agent could not name and the collector did, by the
+    /// source of the name. Only answers with functions have it.
     pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,
@@ -158,8 +158,9 @@ pub struct Series {
 /// takes of their samples. Hosts are selected as for [`DataQuality`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Step {
-    /// Length of the windows that start in the step, over all hosts. 0 beside `hosts`: a longer
-    /// window that started before covers the step, and has its samples. Unit: nanoseconds.
+    /// Total length of the windows that start in the step, over all hosts. 0 although `hosts` is
+    /// not: a longer window that started earlier covers the step and has its samples. Unit:
+    /// nanoseconds.
     pub covered_ns: u64,
     /// Hosts with a window that covers some of the step; 0: there is no data, which is not 0 cores.
     pub hosts: u64,
@@ -243,8 +244,8 @@ pub struct HostRange {
     pub lost: Value,
     /// What was missed while sampling; of stacks and names nothing is known here.
     pub sampling: Quality,
-    /// The kernel's accounting of the whole host, and what was taken in windows without any. Unit:
-    /// nanoseconds.
+    /// The kernel's accounting of the complete host, and what was taken in windows without any.
+    /// Unit: nanoseconds.
     pub expected_ns: u64,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: u64,

@@ -109,8 +109,8 @@ pub struct NewWindow {
     pub unit: String,
     /// Weight of one sample at the configured rate; 0: it varied.
     pub period: u64,
-    /// What was missed on the host as a whole. Losses and cut stacks of single label sets are in
-    /// the rows.
+    /// What was missed on the complete host. Losses and cut stacks of single label sets are in the
+    /// rows.
     pub quality: Quality,
     /// Label sets of rows and accounts, with the labels of the host (`host`, and configured ones).
     pub label_sets: Vec<LabelSet>,
@@ -268,12 +268,12 @@ pub struct StackMemo(Mutex<Memo>);
 /// See [`StackMemo`].
 #[derive(Debug, Default)]
 pub struct Memo {
-    /// Whose numbers are remembered.
+    /// The owner of the remembered numbers.
     owner: u64,
     known: Vec<u32>,
     /// Numbers of label sets by where their pairs are. The set itself keeps that place taken.
     labels: HashMap<usize, (LabelSet, u32)>,
-    /// Labels of the host as a whole, with their number.
+    /// Labels of the complete host, with their number.
     host: Option<(u32, LabelSet)>,
 }
 

@@ -49,7 +49,7 @@ pub enum ExtractError {
     /// It cannot be read.
     #[error("failed to read the file: {0}")]
     Read(io::Error),
-    /// Nothing tells which build it is of.
+    /// Nothing says which build it is.
     #[error("the file has no GNU build id: link it with `-Wl,--build-id`")]
     NoBuildId,
     /// It has no symbol table, or one without functions.

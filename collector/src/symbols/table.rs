@@ -20,7 +20,7 @@ const APPLICATION_ID: i32 = 0x4650_5359;
 /// Format of the file.
 const VERSION: i32 = 1;
 
-/// What a row takes beside the name. Unit: bytes; about.
+/// Size of a row in addition to the name. Unit: bytes; approximate.
 const ROW_BYTES: u64 = 24;
 
 /// Names from so long on take pages of their own. Unit: bytes.
@@ -29,7 +29,7 @@ const LONG_NAME: u64 = 900;
 /// A page of the file. Unit: bytes.
 const PAGE: u64 = 4096;
 
-/// Most that the log beside the file keeps once it was copied back. Unit: bytes.
+/// Most that the log next to the file keeps once it was copied back. Unit: bytes.
 const LOG_BYTES_MAX: i64 = 16 << 20;
 
 /// Most builds known. An entry takes 200 bytes of memory.
@@ -102,7 +102,7 @@ impl TableError {
     }
 }
 
-/// A build whose symbols are there.
+/// A build with stored symbols.
 #[derive(Debug)]
 pub struct Build {
     id: i64,
@@ -210,7 +210,7 @@ impl Table {
         })
     }
 
-    /// The builds whose symbols are there, by build id.
+    /// The builds with stored symbols, by build ID.
     pub fn builds(&self) -> RwLockReadGuard<'_, HashMap<String, Build>> {
         read(&self.builds)
     }

@@ -15,7 +15,7 @@ const COOKIE_NAME: &str = "__Host-fleetprof";
 /// Longest name that a proxy may give. Unit: bytes.
 const USER_BYTES_MAX: usize = 128;
 
-/// A proxy whose word is taken.
+/// A trusted proxy.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     /// Where it connects from.
@@ -151,7 +151,7 @@ pub(super) fn named_cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     })
 }
 
-/// What a browser is told to keep of a session, for so many seconds.
+/// The cookie that a browser keeps for a session, for this many seconds.
 pub(super) fn set_cookie(value: &str, lasts_s: i64) -> Option<HeaderValue> {
     set_named_cookie(COOKIE_NAME, value, lasts_s)
 }

@@ -166,7 +166,7 @@ pub(super) fn finished(
     let length = pieces.iter().map(Bytes::len).sum::<usize>();
     let mut head = Response::new(());
     let headers = head.headers_mut();
-    // So that a file that was given up in the middle does not look whole.
+    // So that a file that was interrupted in the middle does not look complete.
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(format)));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));

@@ -40,7 +40,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     ),
 ];
 
-/// Adds what browsers are told with every answer; what an answer says itself stays.
+/// Adds security headers to every answer; headers that an answer sets itself stay.
 pub(super) fn secure(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
         headers

@@ -67,7 +67,7 @@ fn no_login() -> Response {
     plain(StatusCode::NOT_FOUND, "this collector has no login\n").map(Body::from)
 }
 
-/// What one can log in with beside a token, as JSON.
+/// The ways to log in besides a token, as JSON.
 pub(super) async fn ways(State(site): State<Site>) -> Response {
     let Some(door) = door(&site) else {
         return no_login();

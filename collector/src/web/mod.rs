@@ -131,8 +131,8 @@ pub struct Answers {
     pub annotations: Annotations,
 }
 
-/// Serves until `shutdown` is true, and then until every request under way has its answer. Clients
-/// of gRPC that come here are told that it is at `grpc`.
+/// Serves until `shutdown` is true, and then until every request in progress has its answer. gRPC
+/// clients that connect here are informed that gRPC is at `grpc`.
 pub async fn serve(
     (listener, entrance): (TcpListener, Entrance),
     answers: Answers,
@@ -331,7 +331,7 @@ pub fn router(
         .with_state(site)
 }
 
-/// Refuses what the guard refuses, and tells browsers what they may do with the rest.
+/// Rejects what the guard rejects, and adds security headers to the rest.
 async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Response {
     site.metrics.http_requests.inc();
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());

@@ -55,7 +55,7 @@ pub(crate) enum Problem {
     Shape(String, String),
 }
 
-/// What was found wrong, and what of it is passed over because it was told already.
+/// Problems found so far, and which places to skip because they were already reported.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub problem: Option<Problem>,

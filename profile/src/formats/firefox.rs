@@ -27,7 +27,7 @@ pub const THREADS_MAX: usize = 1_000;
 /// Name of the thread of all others.
 const OTHERS: &str = "[other threads]";
 
-/// What tells threads apart.
+/// What identifies a thread.
 type ThreadKey = (String, u32, String);
 
 /// Writes the profile. Takes [`Options::title`], `measure`, `mark_cut`, `annotations`.
@@ -74,8 +74,7 @@ struct Writer<'p> {
     categories: Vec<fx::CategoryHandle>,
     strings: HashMap<FrameId, fx::StringHandle>,
     stacks: HashMap<(fx::ThreadHandle, bool, StackId), Option<fx::StackHandle>>,
-    /// Time of a thread that is less than a millisecond and waits to be told, in the profile's
-    /// unit.
+    /// Remaining time of a thread that is less than a millisecond, in the profile's unit.
     left: HashMap<fx::ThreadHandle, u64>,
     /// Weight of a millisecond, where weights are shown and are time.
     per_ms: Option<u64>,
@@ -256,7 +255,7 @@ impl<'p> Writer<'p> {
         self.file.intern_stack(thread, parent, frame)
     }
 
-    /// Whole milliseconds of a sample and of what its thread had left over.
+    /// Full milliseconds of a sample plus what its thread had left over.
     fn milliseconds(&mut self, thread: fx::ThreadHandle, weight: u64, per_ms: u64) -> u64 {
         let left = self.left.entry(thread).or_default();
         let sum = left.saturating_add(weight);

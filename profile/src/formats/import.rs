@@ -275,7 +275,7 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
     Ok((import, source))
 }
 
-/// A profile whose reader says itself what it misses.
+/// A profile with a reader that itself reports what it misses.
 fn whole(profile: Profile) -> Import {
     Import {
         profile,

@@ -227,12 +227,12 @@ pub struct Options {
     pub measure: Measure,
     /// Marks of frame kinds (folded). The others say the kind in their own way.
     pub annotations: Annotations,
-    /// Functions are told apart by source line, `hot work.c:12` (folded, svg, html, bundle). Where
-    /// lines are known pprof, json, speedscope and firefox always say them.
+    /// Functions with different source lines are separate, `hot work.c:12` (folded, svg, html,
+    /// bundle). If lines are known, pprof, json, speedscope and firefox always contain them.
     pub lines: bool,
-    /// Labels whose values stand as frames below the root, outermost first (folded, svg, html).
-    /// Samples without one stand under `[no LABEL]`, but those that were lost: their process is not
-    /// known, so they have no such frame and `[lost]` comes at once.
+    /// Labels with values that become frames below the root, outermost first (folded, svg, html).
+    /// Samples without one are under `[no LABEL]`, except lost ones: their process is not known, so
+    /// they have no such frame and `[lost]` comes at once.
     pub root_labels: Vec<String>,
     /// One profile for each value of this label, largest first (speedscope). Lost samples without
     /// it are the profile `[lost]`.
@@ -250,8 +250,7 @@ pub struct Options {
     pub facts: Vec<Fact>,
 }
 
-/// Something that belongs to a profile and is told beside it. Text from outside is escaped where it
-/// is written.
+/// A fact about a profile that is shown with it. Text from outside is escaped when it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Heading it stands under.

@@ -96,7 +96,8 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
     let mut labels: Vec<_> = facts.labels.iter().collect();
     labels.sort();
     let mut labels = bounded(labels.into_iter(), HOST_LABELS_MAX, metrics);
-    // Labels of what runs on a host are none of the host as a whole: a scope by one would take all.
+    // Labels of what runs on a host do not belong to the complete host: a scope by one would select
+    // everything.
     labels.retain(|(name, value)| name != key::HOST && is_host_label(name) && !value.is_empty());
     HostFacts {
         hostname: text(&facts.hostname, FACT_BYTES_MAX),

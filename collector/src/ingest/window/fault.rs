@@ -20,7 +20,7 @@ pub enum Fault {
     /// Names and values do not come in pairs.
     #[error("a label set has a label without a value")]
     OddLabels,
-    /// Hashes are not whole.
+    /// The bytes of hashes are incomplete.
     #[error("`stack_hashes` has {bytes} bytes, which is not a multiple of 16")]
     TornHash {
         /// How many there are.

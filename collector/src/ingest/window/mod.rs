@@ -56,8 +56,8 @@ pub struct Pending {
     pub window: NewWindow,
     /// Times that its stacks were asked for.
     pub needs: u32,
-    /// All stacks that were asked for: a store may know some of them only from windows beside which
-    /// this one came, so a second question must not forget the first.
+    /// All requested stacks: the store may know some of them only from windows that were pushed
+    /// together with this one, so a second request must not forget the first.
     pub asked: HashSet<ContentId>,
     /// It goes to the store with frames.
     pub defines: bool,
@@ -71,7 +71,7 @@ pub struct Pending {
 /// with many more, the first ones have left the cache before they are used.
 const STACKS_TOGETHER: usize = 256;
 
-/// Rows whose weight is their count times the period, which the last part tells.
+/// Rows with a weight of count times the period; the last part has the period.
 type Unweighted = Range<usize>;
 
 struct Open {

@@ -45,7 +45,7 @@ const STEPS_S: [u64; 12] = [
 const ROWS: usize = 20;
 const ROWS_MAX: usize = 200;
 
-/// Most services whose functions are compared.
+/// Most services for which functions are compared.
 const SERVICES_MAX: usize = 3;
 
 /// Most names of hosts in a row.
@@ -232,8 +232,8 @@ fn rows_of(before: &Side, after: &Side, of: fn(&(String, String)) -> &String) ->
     rows.collect()
 }
 
-/// Tells services on which hosts they changed. A change on some hosts that is lost in the sum of
-/// all is one of the service.
+/// Adds to services the hosts on which they changed. A change on some hosts that is lost in the sum
+/// of all is one of the service.
 fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     let hosts = hosts_of(after);
     let mut changed: BTreeMap<String, Vec<Row>> = BTreeMap::new();
@@ -262,7 +262,7 @@ fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     }
 }
 
-/// What changes on several hosts add up to. When it started is told by the surest of them.
+/// The sum of what changes on several hosts. The most certain of them says when it started.
 fn together(cells: &[Row], steps: usize) -> Option<Shift> {
     let shifts = || cells.iter().filter_map(|cell| cell.shift);
     let surest = shifts().max_by(|a, b| {

@@ -51,7 +51,7 @@ pub fn outliers(side: &Side) -> Vec<Outlier> {
         let spread = OF_MEDIAN_DISTANCE * median(distances.collect());
         let (share, least) = DISTANCE_MIN;
         let least = (share * middle).max(least);
-        // Where most hosts are equal, the spread is what would be too small to tell.
+        // If most hosts are equal, the spread is the smallest difference that counts.
         let spread = spread.max(least / DEVIATIONS_MIN);
         for (host, cores) in &hosts {
             let deviations = (cores - middle) / spread;

@@ -329,8 +329,8 @@ impl Client {
         self.in_time(self.query(statement).execute()).await
     }
 
-    /// Drops a partition of any size. The server refuses those above 50 GB unless it is told
-    /// otherwise, to save people from a slip; days that are over age are no slip.
+    /// Drops a partition of any size. By default the server rejects dropping those above 50 GB, to
+    /// protect people from mistakes; days over age are no mistake.
     pub async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), Fault> {
         let sql = format!("ALTER TABLE {table} DROP PARTITION {partition}");
         let query = self.inside.query_raw(&sql);

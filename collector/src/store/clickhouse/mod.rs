@@ -187,7 +187,7 @@ pub struct ClickHouseStore {
     outage: Mutex<Option<Outage>>,
     /// Rows that the server perhaps took some of.
     unfinished: Mutex<Option<push::Batch>>,
-    /// Days over the age of samples whose rollups were looked at.
+    /// Days over the age of samples with rollups that were checked.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
     /// Days of tables that could not be dropped.
     undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,

@@ -422,7 +422,7 @@ impl Push<'_> {
         if self.is_new(batch, day, series) {
             batch.series.push(row(series, labels));
         }
-        // A service that is a label set as well has one id in two tables: told apart by a flip.
+        // A service that is a label set as well has one id in two tables, distinguished by a flip.
         if self.is_new(batch, day, !service) {
             batch.services.push(row(service, &service_labels));
         }

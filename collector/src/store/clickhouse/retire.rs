@@ -119,8 +119,8 @@ impl ClickHouseStore {
                 let needed = match table {
                     "series" => kept_longer.contains(&day),
                     "frames" => lock(&self.undropped).contains_key(&("stacks", day)),
-                    // Minutes of a day whose samples stay are dropped as others: samples answer
-                    // for it.
+                    // Minutes of a day with samples that stay are dropped as usual: the samples
+                    // answer for it.
                     _ => false,
                 };
                 if needed {
@@ -154,7 +154,7 @@ impl ClickHouseStore {
             self.client.execute(&gaps).await?;
             self.client.execute(&hosts).await?;
         }
-        // What can be dropped is. The rest is tried again, and told until it is done.
+        // What can be dropped is dropped. The rest is tried again, and reported until it is done.
         let undropped = lock(&self.undropped);
         let waiting = undropped.values().next();
         let waiting = waiting.map(|first| Fault::Refused(first.reason.clone()));

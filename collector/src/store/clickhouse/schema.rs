@@ -23,7 +23,7 @@ pub(super) const VERSION: u32 = 7;
 /// Statements by version, 1 first. A version that was published never changes.
 const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE, ENDS];
 
-/// Functions as their runtime spells them, beside what people read. Empty for most.
+/// Functions as their runtime writes them, in addition to the readable name. Empty for most.
 const SYSTEM_NAMES: &[&str] =
     &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
 
@@ -68,10 +68,10 @@ const ENDS: &[&str] = &[
 /// Version that [`tell_lost`] belongs to.
 const LOST_VERSION: usize = 5;
 
-/// What agents say of their own work; what of the weight of a window was lost. Collectors of
-/// version 3 read all columns of `hosts`, so health is in a table of its own: a column more would
-/// take their hosts from them. Nothing is lost with it: it is told again every minute. New columns
-/// have a default, or they could not insert their windows.
+/// What agents report about their own work, and what of the weight of a window was lost. Collectors
+/// of version 3 read all columns of `hosts`, so health has a table of its own: a new column would
+/// break reading their hosts. Nothing is lost with it, because it is reported again every minute.
+/// New columns have a default, because otherwise those collectors could not insert their windows.
 const HEALTH: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS host_health (
         host_id String, boot FixedString(16), health Array(UInt8) CODEC(ZSTD(3)), seen_ns Int64,
@@ -288,11 +288,11 @@ const WINDOW_COLUMNS: &str = "chunk, slot, host, sequence, origin, host_id, boot
     period, labels, idle, lost, throttled, malformed, reduced, lost_late, measured, expected_ns, estimated_ns, n, \
     w, rows, lost_n, lost_w";
 
-/// Writes windows that do not know what of their weight was lost once more, as sums by label set
-/// know it: the row written last counts. Where a day has no such sums any more nobody knows, so its
-/// windows are told as without accounts: what was lost would count as covered. A day at a time,
-/// which bounds the memory; a collector of version 3 that still runs goes on writing windows that
-/// know nothing.
+/// Writes windows without a lost weight once more, with the lost weight from the sums by label set:
+/// the row written last counts. If a day has no such sums any more nobody knows, so its windows
+/// count as having no accounts: otherwise what was lost would count as covered. It works a day at a
+/// time, which bounds the memory; a collector of version 3 that still runs keeps writing windows
+/// without it.
 async fn tell_lost(client: &Client) -> Result<(), Fault> {
     #[derive(clickhouse::Row, serde::Deserialize)]
     struct Days {

@@ -21,8 +21,8 @@ use super::codec::{
 use super::order::order_by;
 use profile::Value;
 
-/// Most starts of windows that one block tells apart. Windows beyond are put in the last one: their
-/// time is then known to the chunk only.
+/// Most starts of windows that one block distinguishes. Further windows go into the last one: only
+/// their chunk is then known.
 pub const SLOTS_MAX: usize = 1 << 16;
 
 /// Samples of one series with one stack in one window.

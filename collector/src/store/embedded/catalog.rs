@@ -98,8 +98,7 @@ impl Catalog {
         }
     }
 
-    /// What a caller is told when a partition's file fails; a damaged one is marked to be set
-    /// aside.
+    /// The error for a caller if a partition's file fails; a damaged one is marked to be set aside.
     pub fn file_error(
         &self,
         operation: &'static str,
@@ -125,7 +124,7 @@ impl Catalog {
         }
     }
 
-    /// Marks a partition whose file cannot be read: upkeep sets it aside.
+    /// Marks a partition with an unreadable file: upkeep sets it aside.
     pub fn mark_damaged(&self, partition: &Partition, text: &str) {
         if partition.set_damaged() {
             self.counters.partitions_damaged.inc();
@@ -202,7 +201,7 @@ impl Catalog {
         partitions.values().map(|of| of.log.bytes()).sum()
     }
 
-    /// Removes the file of a partition whose removal was started and not ended, if there is one.
+    /// Removes the file of a partition if its removal was started and not finished.
     pub fn end_removal(&self, start: i64) -> std::io::Result<()> {
         let log = self.partition_log(start);
         if !partition_log::is_being_removed(&log) {

@@ -59,7 +59,7 @@ impl Maintenance {
         let Ok(mut compactor) = self.compactor.try_lock() else {
             return Ok(());
         };
-        // A clock that was set back must not stop the work for ever.
+        // A clock that was set back must not stop the work forever.
         let waits = compactor
             .retry_unix_ns
             .is_some_and(|at| now_unix_ns < at && at - now_unix_ns <= RETRY_NS);

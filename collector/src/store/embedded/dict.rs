@@ -20,7 +20,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in
+/// Labels that distinguish processes of one cgroup. Samples that differ only in them are stored in
 /// one block, because each of them has few.
 const PROCESS_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
@@ -162,7 +162,8 @@ impl Adopted {
 static IDENTITIES: AtomicU64 = AtomicU64::new(1);
 
 impl Dict {
-    /// An empty dictionary whose services are told by the first of `service_labels` that is there.
+    /// An empty dictionary that identifies services by the first existing label of
+    /// `service_labels`.
     pub fn new(service_labels: &[String], with_contents: bool) -> Dict {
         Dict {
             tables: Dictionary::default(),
@@ -220,8 +221,8 @@ impl Dict {
         self.heap_bytes() - self.tables.later.heap_bytes()
     }
 
-    /// True when the service rollup tells `label` as the series themselves do: wherever a series
-    /// has it, it is the one the series is added up under.
+    /// True if the service rollup has `label` exactly as the series do: wherever a series has it,
+    /// it is the label under which the series is summed.
     pub fn service_has(&self, label: &str) -> bool {
         let at = self.service_labels.iter().position(|own| own == label);
         at.is_some_and(|at| !self.hidden[at])
@@ -385,7 +386,7 @@ impl Dict {
         self.adopt(source.frames(), node, content, adopted, stack)
     }
 
-    /// Adds a stack of another dictionary: `node` tells callers and frames, `content` contents.
+    /// Adds a stack of another dictionary: `node` gives callers and frames, `content` content ids.
     fn adopt(
         &mut self,
         source: &Dictionary,
@@ -674,7 +675,7 @@ fn is(right: bool) -> Result<(), Corrupt> {
     }
 }
 
-/// Reads a span of entries; `entry` is told whether the entry is beyond the `known` ones.
+/// Reads a span of entries; `entry` gets whether the entry is beyond the `known` ones.
 fn each(
     input: &mut Reader<'_>,
     known: usize,

@@ -14,16 +14,16 @@ use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Most spans kept of a boot: one more for each interruption. Beyond it the two oldest are joined,
-/// so a gap that long ago is not told at the edge of a range.
+/// Most spans stored of a boot: one more for each interruption. Beyond it the two oldest are
+/// joined, so a gap that long ago is not reported at the edge of a range.
 const SPANS_MAX: usize = 4096;
 
 /// Most runs of numbers kept of a boot: one for each start of its agent. An agent that is started
 /// again every ten seconds reaches it after half a day.
 const RUNS_MAX: usize = 4096;
 
-/// Most label sets kept of a boot; of more, the ones seen first are forgotten. The labels of a host
-/// as a whole change when somebody sets others.
+/// Most label sets stored of a boot; beyond it the ones seen first are forgotten. The labels of a
+/// complete host change when somebody sets others.
 const LABEL_SETS_MAX: usize = 8;
 
 /// One boot of one host.
@@ -31,7 +31,7 @@ const LABEL_SETS_MAX: usize = 8;
 pub struct Boot {
     /// Numbers of its windows.
     pub seen: SequenceSet,
-    /// Labels that the host had as a whole.
+    /// Labels of the complete host.
     pub labels: Vec<LabelSet>,
     /// Start of the last window.
     pub last_start: i64,

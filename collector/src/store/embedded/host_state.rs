@@ -12,7 +12,7 @@ use profile::LabelSetId;
 /// What a partition has of one boot of one host.
 #[derive(Clone, Debug)]
 pub struct HostState {
-    /// Labels of the host as a whole, of its last window.
+    /// Labels of the complete host, from its last window.
     pub labels: LabelSet,
     /// Start of the first window.
     pub first_start: i64,

@@ -28,7 +28,7 @@ const VERSION: u64 = 1;
 /// systems go in steps of up to 10 ms.
 const RACY_NS: i128 = 1_000_000_000;
 
-/// What tells a file from what it was. Times are those of the file system.
+/// Shows whether a file has changed. Times are those of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Identity {
     inode: u64,
@@ -62,7 +62,7 @@ pub struct Entry {
     pub generation: u64,
     /// How many flushes are in it.
     pub flushes: u64,
-    /// What its services are told by.
+    /// Labels that identify its services.
     pub service_labels: Vec<String>,
     /// Last record of the log by chunk.
     pub records: BTreeMap<u16, u64>,
@@ -85,8 +85,8 @@ pub struct Manifest {
     pub hosts: HostIndex,
 }
 
-/// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A partition
-/// that is damaged, or whose SQLite log is not empty, is read at the next start.
+/// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A damaged
+/// partition, or one with an SQLite log that is not empty, is read at the next start.
 pub fn save(
     path: &Path,
     partitions: &[Arc<Partition>],

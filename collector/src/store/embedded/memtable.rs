@@ -24,8 +24,8 @@ pub struct WindowRows {
 }
 
 impl WindowRows {
-    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are
-    /// of samples that were lost.
+    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` says which leaves belong
+    /// to lost samples.
     pub fn new(
         group: u32,
         rows: &[Entry],
@@ -71,7 +71,7 @@ pub struct Prepared {
     pub chunk: u16,
     /// Its start after the chunk's. Unit: nanoseconds.
     pub start: u64,
-    /// What is known of it beside its rows.
+    /// Its metadata besides its rows.
     pub meta: WindowMeta,
     /// Its rows.
     pub parts: Vec<WindowRows>,
@@ -148,8 +148,8 @@ impl GroupRows {
         self.rows.capacity() + self.heads.capacity() + size_of::<GroupRows>()
     }
 
-    /// The rows of each series in each window that `wanted` takes by its start, which is told with
-    /// them.
+    /// The rows of each series in each window with a `wanted` start, passed together with the
+    /// start.
     pub fn each_run(
         &self,
         period: u64,

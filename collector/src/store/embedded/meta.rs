@@ -56,7 +56,7 @@ pub struct WindowMeta {
     pub sequence: u64,
     /// When.
     pub range: TimeRange,
-    /// Labels of the host as a whole.
+    /// Labels of the complete host.
     pub host_labels: u32,
     /// What was missed.
     pub quality: Quality,

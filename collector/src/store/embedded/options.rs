@@ -15,8 +15,8 @@ pub const CHUNK_NS: u64 = 600 * SECOND_NS;
 /// How an embedded store behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Length of a partition, rounded to whole chunks: from ten minutes to seven days. Unit:
-    /// nanoseconds. Retention removes whole partitions; each has a dictionary of its own.
+    /// Length of a partition, rounded to complete chunks: from ten minutes to seven days. Unit:
+    /// nanoseconds. Retention removes complete partitions; each has a dictionary of its own.
     pub partition_ns: u64,
     /// Partitions older than it are removed. Unit: nanoseconds.
     pub retention_ns: u64,
@@ -72,7 +72,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Length of a partition in whole chunks. Unit: nanoseconds.
+    /// Length of a partition in complete chunks. Unit: nanoseconds.
     pub(super) fn partition_len(&self) -> i64 {
         let chunks = (self.partition_ns / CHUNK_NS).clamp(1, 7 * DAY_NS / CHUNK_NS);
         (chunks * CHUNK_NS) as i64

@@ -104,7 +104,7 @@ pub struct Partition {
     pub log: Arc<PartitionLog>,
     /// How fine its data is.
     pub level: Level,
-    /// What its services are told by.
+    /// Labels that identify its services.
     pub service_labels: Vec<String>,
     /// Windows that are not in the file.
     pub mem: RwLock<Mem>,
@@ -128,7 +128,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// A partition whose file is new, with ids of its own or, where one was destroyed, of that one.
+    /// A partition with a new file, with new ids or, if a file was destroyed, that file's ids.
     /// `log` is the folder of its log; nothing of another generation may be in it.
     pub fn create(
         path: PathBuf,
@@ -178,7 +178,7 @@ impl Partition {
         }
     }
 
-    /// A partition whose file is there.
+    /// A partition with an existing file.
     pub fn open(path: PathBuf, log: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
         let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
@@ -192,7 +192,7 @@ impl Partition {
         Ok(partition)
     }
 
-    /// A partition whose file is as the manifest says; the file is opened when it is needed.
+    /// A partition with a file as described by the manifest; the file is opened when it is needed.
     pub fn unchanged(path: PathBuf, log: PathBuf, start: i64, entry: Entry) -> Partition {
         let (range, generation) = ((start, entry.end), entry.generation);
         let last = entry.records.values().copied().max().unwrap_or(0);
@@ -354,8 +354,8 @@ impl Partition {
         true
     }
 
-    /// Size on disk with what SQLite has beside the file. Unit: bytes. Files that nobody has open
-    /// are looked at once: there is one for each six hours of a year.
+    /// Size on disk including SQLite's additional files. Unit: bytes. Closed files are checked only
+    /// once: there is one for each six hours of a year.
     pub fn bytes(&self) -> u64 {
         let known = self.bytes.load(Ordering::Relaxed);
         if known > 0 {
@@ -410,7 +410,7 @@ impl Partition {
         self.close_readers();
     }
 
-    /// Takes a window whose record is durable; returns by how much memory grew.
+    /// Adds a window with a durable record; returns by how much memory grew.
     pub fn apply(
         &self,
         record: u64,
@@ -599,8 +599,8 @@ impl Partition {
         Ok((View { file, chunks }, choice))
     }
 
-    /// A partition with a new file that has what memory has of this one: the same ids, nothing in
-    /// its file yet, and the next flush writes the dictionary as a whole. `None` when memory has
+    /// A partition with a new file that gets what memory has of this one: the same ids, nothing in
+    /// its file yet, and the next flush writes the complete dictionary. `None` if memory has
     /// nothing.
     pub fn recreated(&self) -> Result<Option<Partition>, FileError> {
         let mut mem = write(&self.mem);
@@ -650,7 +650,7 @@ impl Partition {
     }
 }
 
-/// What a reader needs of the windows of a chunk, beside their samples.
+/// What a reader needs of the windows of a chunk, besides their samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Facts {
     /// Nothing.

@@ -25,7 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, RwLock};
 
-/// End of the name of a folder whose partition is being removed.
+/// End of the name of a folder while its partition is being removed.
 const REMOVED: &str = "removed";
 
 /// Draws the number of a new generation.
@@ -125,7 +125,7 @@ pub fn read_any(payload: &[u8]) {
     }
 }
 
-/// The copy of a dictionary: a log whose records are a version and sealed entries.
+/// The copy of a dictionary: a log with records of a version and sealed entries.
 struct DictCopy {
     wal: Wal,
     version: DictVersion,

@@ -54,8 +54,8 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and what belongs to it: as they are, and as the content of
-/// sections whose checksums are right, so that more than checksums is tried.
+/// A block of a partition's file and its sections: as they are, and as the content of sections with
+/// correct checksums, so that more than checksums is tested.
 ///
 /// # Panics
 /// When a reader breaks its promise.

@@ -131,7 +131,7 @@ impl EmbeddedStore {
         let entries = std::fs::read_dir(folder).map_err(io_error("list", folder))?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|of| of.path())).collect();
         let mut paths = paths.map_err(io_error("list", folder))?;
-        // By time: the index of hosts then adds at its end, whole runs at once.
+        // Ordered by time, so that the index of hosts adds at its end, complete runs at once.
         paths.sort_unstable();
         for path in paths {
             let name = path

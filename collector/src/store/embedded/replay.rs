@@ -176,7 +176,7 @@ impl Replay<'_> {
         OpenError::Replay(format!("`{}`: {error}", path.display()))
     }
 
-    /// Replays the log of a partition whose file was destroyed into a new one.
+    /// Replays the log of a partition with a destroyed file into a new one.
     fn without_file(&mut self, start: i64, folder: &Path) -> Result<(), OpenError> {
         let catalog = &self.store.catalog;
         let options = &catalog.options;

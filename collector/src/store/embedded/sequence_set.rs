@@ -240,7 +240,7 @@ mod tests {
     fn each_start_of_an_agent_is_a_run_and_what_comes_late_leaves_none() {
         let mut seen = SequenceSet::default();
         let numbers: Vec<_> = of_agent(40, 500).chain(of_agent(9_007, 500)).collect();
-        // A spool that is replayed beside what is new.
+        // A spool that is replayed next to new windows.
         let (late, new): (Vec<_>, Vec<_>) = numbers.iter().partition(|&&number| number / 7 % 5 < 2);
         new.into_iter()
             .chain(late)

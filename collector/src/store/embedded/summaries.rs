@@ -22,7 +22,7 @@ pub struct ChunkWindows {
     pub parts: BTreeMap<u64, Summary>,
 }
 
-/// Reads the summary of the whole chunk; what is left of `body` is for [`decode_parts`].
+/// Reads the summary of the complete chunk; the rest of `body` is for [`decode_parts`].
 pub fn decode_whole(
     opener: &mut SectionReader,
     body: &mut Reader<'_>,
@@ -69,7 +69,7 @@ impl ChunkWindows {
         Ok(())
     }
 
-    /// Rounds times down to what a level tells apart; `chunk_start` since the Unix epoch.
+    /// Rounds times down to the resolution of a level; `chunk_start` is since the Unix epoch.
     pub fn downsample(&mut self, level: Level, chunk_start: i64) {
         match level {
             Level::Windows => {}

@@ -108,7 +108,7 @@ impl LogLocation {
         sizes.map(|metadata| metadata.len()).sum()
     }
 
-    /// The generation that the first segment with a whole head is of, whatever this place says.
+    /// The generation of the first segment with a complete head, whatever this place says.
     ///
     /// # Errors
     /// When files cannot be read.
@@ -187,7 +187,8 @@ pub struct Wal {
 pub struct Recovered {
     /// Records that were read.
     pub records: u64,
-    /// Bytes after the last whole record, cut off: a batch that a crash tore, never acknowledged.
+    /// Bytes after the last complete record, cut off: a batch that a crash tore, never
+    /// acknowledged.
     pub torn_bytes: u64,
     /// Records that were there and cannot be read.
     pub records_lost: u64,
@@ -280,7 +281,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Reads records, passing over those whose checksum is wrong.
+    /// Reads records and skips those with a wrong checksum.
     fn read(
         &mut self,
         bytes: &[u8],
@@ -467,7 +468,7 @@ impl Wal {
 
 /// How far a segment could be read.
 struct ReadSegment {
-    /// Where the last whole record ends. Unit: bytes.
+    /// End of the last complete record. Unit: bytes.
     end: usize,
     /// No record before it is missing, and all could be used.
     used: bool,
@@ -496,7 +497,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A whole record.
+/// A complete record.
 struct Record<'b> {
     number: u64,
     payload: &'b [u8],
@@ -540,7 +541,7 @@ fn holds_record(tail: &[u8], next: u64) -> bool {
         let rest = &tail[at..];
         let number = rest.get(HEAD_LEN..HEAD_LEN + 8);
         let number = number.and_then(|number| number.try_into().ok());
-        // Looked at first: a checksum over every offset would take for ever.
+        // Checked first: a checksum over every offset would take forever.
         number.is_some_and(|number| (next..bound).contains(&u64::from_le_bytes(number)))
             && split_record(rest).is_ok()
     })

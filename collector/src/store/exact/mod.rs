@@ -28,9 +28,9 @@ use profile::{CostBy, Costs, MergeError, Profile, Query, Value};
 use std::sync::Arc;
 use sums::Weighed;
 
-/// Parts end at multiples of it: the coarsest step that data is kept in. Unit: nanoseconds.
-/// Partitions start at multiples of it, too; a length of theirs that is no whole hours would have
-/// hours of services counted in two parts.
+/// Parts end at multiples of it: the coarsest step in which data is stored. Unit: nanoseconds.
+/// Partitions start at multiples of it, too; with a length that is not a multiple of hours, hours
+/// of services would be counted in two parts.
 const GRAIN_NS: i64 = 3_600_000_000_000;
 
 /// A part that weighs less is followed by one of twice its length.
@@ -118,7 +118,7 @@ fn length(range: TimeRange) -> i64 {
     range.end_unix_ns.saturating_sub(range.start_unix_ns)
 }
 
-/// Where a part ends that starts at `at`: at a whole hour, after about `length`.
+/// End of the part that starts at `at`: a full hour, after about `length`.
 fn end_of_part(at: i64, length: i64) -> i64 {
     let hour_of = |at: i64| at.div_euclid(GRAIN_NS).saturating_mul(GRAIN_NS);
     let next = hour_of(at).saturating_add(GRAIN_NS);
@@ -132,7 +132,7 @@ fn within(scope: &Scope, range: TimeRange) -> Scope {
     }
 }
 
-/// Refuses a part in another unit: such samples came since the whole was asked for.
+/// Rejects a part in another unit: such samples arrived since the first query.
 fn one_unit(whole: &str, part: &str) -> Result<(), StoreError> {
     if part.is_empty() || part == whole {
         return Ok(());
@@ -192,7 +192,8 @@ impl StoreQueries for Exact {
             limits,
             |range, sum: Option<&sums::OfLines>, limits| {
                 let scope = within(scope, range);
-                // Parts have the steps of the whole, whatever is the coarsest data in each.
+                // Parts have the steps of the complete range, whatever the coarsest data in each
+                // is.
                 let step_ns = sum.map_or(step_ns, sums::OfLines::step_ns);
                 self.0.series(&scope, group_by, step_ns, limits)
             },
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(found.quality.total.weight, us * 16_000);
         assert_eq!(found.data.total(), found.quality.total);
         assert_eq!(found.quality.total.count, YEAR as u64);
-        // The whole once, what was too long for less than once, and what fits once.
+        // The complete range once, what was too long for less than once, and what fits once.
         let read: i64 = asked.iter().map(|part| length(*part)).sum();
         assert!(read < 3 * length(year), "{}", read / GRAIN_NS);
         assert!(asked.len() < 60, "{asked:?}");

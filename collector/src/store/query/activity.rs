@@ -138,7 +138,7 @@ impl FleetActivity {
         Ok(did)
     }
 
-    /// The quality of an answer over these hosts, as far as they tell.
+    /// The quality of an answer over these hosts, as far as they report it.
     fn quality(
         mut self,
         covered: TimeRange,

@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Samples of one dictionary: stack, root first with `;` between, and weight.
 type Batch = (&'static str, Vec<(&'static str, u64)>);
 
-/// A source whose sums are given.
+/// A source with given sums.
 struct Given {
     /// Units and samples.
     batches: Vec<Batch>,

@@ -342,7 +342,7 @@ fn build(profile: &Profile, options: &Options) -> Built {
     let added = moments
         .map(|moment| {
             let key = moment.key;
-            // A moment without its sample adds nothing to the whole.
+            // A moment without its sample adds nothing to the total.
             *known
                 .entry(key)
                 .or_insert_with(|| add(key, Value::default()))

@@ -127,8 +127,8 @@ struct MomentsJson {
 }
 
 impl MomentsJson {
-    /// Those of the profile; `places` is where each sample stands. A moment of a sample that the
-    /// profile does not have is one whose moment was not kept.
+    /// The moments of the profile; `places` has the index of each sample. A moment without a sample
+    /// in the profile counts as dropped.
     fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> MomentsJson {
         let moments = &profile.moments;
         let mut columns = MomentsJson {
@@ -273,8 +273,8 @@ fn write_safe<T: Serialize>(out: &mut impl Write, value: &T) -> Result<(), Forma
     Ok(())
 }
 
-/// Compact JSON whose strings also escape what terminals, browsers and readers might act on:
-/// control and bidirectional characters, and `<`, `>`, `&`, which make it safe inside HTML.
+/// Compact JSON with strings that also escape what terminals, browsers and readers might act on:
+/// control and bidirectional characters, and `<`, `>`, `&`, which makes it safe inside HTML.
 pub(in crate::formats) struct SafeText;
 
 impl serde_json::ser::Formatter for SafeText {

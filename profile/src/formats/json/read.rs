@@ -174,7 +174,7 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
     Ok(profile)
 }
 
-/// The moments of columns, whose samples have these keys.
+/// The moments in columns; their samples have these keys.
 fn moments(columns: &MomentsJson, keys: &[SampleKey]) -> Result<Moments, JsonError> {
     let count = columns.after_ns.len();
     if columns.sample.len() != count || columns.weight.len() != count {

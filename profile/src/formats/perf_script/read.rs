@@ -21,7 +21,7 @@ pub const STACK_FRAMES_MAX: usize = 8_192;
 /// Longest name of a function, module or process. Unit: bytes. C++ makes names of some thousands.
 pub const NAME_BYTES_MAX: usize = 8_192;
 
-/// Lines looked at to tell whether a text is of this kind.
+/// Lines examined to decide whether a text has this format.
 const LINES_TRIED: usize = 200;
 
 /// Why a text is not perf's.
@@ -96,7 +96,7 @@ pub fn read(text: &str) -> Result<Import, PerfScriptError> {
     Ok(reader.finish())
 }
 
-/// The sample whose frames are being read.
+/// The sample with the frames being read.
 struct Open<'t> {
     line: EventLine<'t>,
     /// Leaf first.
@@ -131,8 +131,8 @@ impl<'t> Reader<'t> {
         if line.starts_with('#') {
             return;
         }
-        // A stack is indented by a tab; by spaces where perf was told which fields to print, and
-        // then so are events without a stack.
+        // A stack is indented by a tab, or by spaces if perf was given a list of fields to print,
+        // and then events without a stack are, too.
         let event = match line.as_bytes()[0] {
             b'\t' => None,
             b' ' if self.open.is_some() => event_line(line).filter(|found| found.at_ns.is_some()),
@@ -198,7 +198,7 @@ impl<'t> Reader<'t> {
         &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
     }
 
-    /// Ends the sample whose frames were read.
+    /// Ends the sample with the frames that were read.
     fn flush(&mut self) {
         let Some(open) = self.open.take() else {
             return;
@@ -497,7 +497,7 @@ fn frame_line(line: &str) -> Option<(&str, &str)> {
         rest.rsplit_once(" (")
             .or_else(|| Some(("", rest.strip_prefix('(')?)))
     });
-    // Without a module, `f(int)` is a name as a whole.
+    // Without a module, `f(int)` as a whole is a name.
     Some(split.unwrap_or((rest, "")))
 }
 

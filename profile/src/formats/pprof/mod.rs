@@ -30,5 +30,5 @@ pub const STACK_END_LABEL: &str = "stack_end";
 
 /// Start of every comment of ours.
 const COMMENT_PREFIX: &str = "fleetprof ";
-/// After the kind of a mapping whose file name stands for frames without one.
+/// Marks the kind of a mapping with a file name that stands for frames without one.
 const WITHOUT_FILE: &str = "*";

@@ -17,7 +17,7 @@ use crate::sample::{SampleKey, Value};
 use crate::stack::StackId;
 use serde::Deserialize;
 
-/// Label that tells the profiles of one file apart.
+/// Label that distinguishes the profiles of one file.
 pub const LABEL: &str = "profile";
 
 /// Most frames of one stack.

@@ -84,7 +84,7 @@ impl PartitionFile {
         Ok(hours)
     }
 
-    /// Hours whose sums have all that is in the file: the rest is read by chunks.
+    /// Hours with sums of everything in the file: the rest is read by chunks.
     pub fn hours_valid(&self) -> Result<Vec<u16>, FileError> {
         let marks = self.hours_added_up()?;
         if marks.is_empty() {
@@ -116,7 +116,7 @@ impl PartitionFile {
         Ok(ranges)
     }
 
-    /// Chunks whose windows are in several parts.
+    /// Chunks with windows in several parts.
     pub fn chunks_in_parts(&self) -> Result<Vec<u16>, FileError> {
         let mut statement = self
             .connection
@@ -186,7 +186,7 @@ impl PartitionFile {
         })
     }
 
-    /// Says that an hour's sums are not whole.
+    /// Marks the sums of an hour as incomplete.
     pub fn forget_hour(&mut self, hour: u16) -> Result<(), FileError> {
         self.connection.execute(
             "DELETE FROM about WHERE name = ?1",

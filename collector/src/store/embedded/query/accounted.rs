@@ -264,7 +264,7 @@ impl Lines {
         }
     }
 
-    /// Adds what a label set ran for at an instant; `kept` tells which of its labels are kept.
+    /// Adds the CPU time of a label set at an instant; `kept` says which of its labels are kept.
     fn add(
         &mut self,
         at: i64,

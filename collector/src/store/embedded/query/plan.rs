@@ -18,7 +18,7 @@ use crate::sync::read;
 /// Which data was read.
 #[derive(Clone, Copy, Default)]
 pub struct Read {
-    /// Samples of windows, or their totals over whole chunks, by series.
+    /// Samples of windows, or their totals over complete chunks, by series.
     pub windows: bool,
     /// The rollup by service in minutes.
     pub services: bool,
@@ -69,7 +69,7 @@ pub fn level_of(reader: &StoreReader, range: TimeRange) -> Level {
     levels.max().unwrap_or_default()
 }
 
-/// A range widened to what the partitions at its ends tell apart.
+/// A range widened to the resolution of the partitions at its ends.
 pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
     if range.start_unix_ns >= range.end_unix_ns {
         return range;
@@ -87,7 +87,7 @@ pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
     covered
 }
 
-/// What lies in a partition of a range, in whole steps of the partition's level.
+/// The part of a range in a partition, in complete steps of the partition's level.
 pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
     let from = range.start_unix_ns.max(partition.start);
     let to = range.end_unix_ns.min(partition.end);
@@ -114,8 +114,8 @@ pub struct Plan {
     pub own: Vec<ChunkSlice>,
 }
 
-/// Divides slices between the rollups and the series. `by_service` takes those that the rollup by
-/// minutes may answer; `hours`: whole hours are wanted as one.
+/// Divides slices between the rollups and the series. `by_service` gets those that the rollup by
+/// minutes may answer; `hours`: complete hours are wanted as one.
 pub fn plan(
     partition: &Partition,
     file: &PartitionFile,

@@ -41,9 +41,9 @@ impl HostLabels {
         Ok(HostLabels(hosts))
     }
 
-    /// By label set: whether it is of a host that the selector takes. A matcher of a label that the
-    /// host does not have as a whole says nothing of it. Hosts that the asker may not hear of are
-    /// not taken.
+    /// By label set: whether it belongs to a host that the selector selects. A matcher of a label
+    /// that the complete host does not have is ignored. Hosts that the caller may not see are not
+    /// selected.
     pub fn select(&self, dict: &Dict, selector: &Selector, limits: &Limits) -> Vec<bool> {
         let strings = &dict.tables.strings;
         let find = |name: &str| strings.find(name);
