@@ -15,9 +15,10 @@ pub struct CollectorTls {
     pub cert_file: Option<PathBuf>,
     /// Its key. PEM.
     pub key_file: Option<PathBuf>,
-    /// Who signs the collector's certificate. PEM.
+    /// Certificates of the authorities that sign the collector's certificate. PEM.
     pub ca_file: Option<PathBuf>,
-    /// Its name in that certificate; none: the one that all collectors have from their own fleets.
+    /// Its name in that certificate; `None`: the name that every collector has in its own fleet's
+    /// certificate.
     pub server_name: Option<String>,
 }
 
@@ -185,7 +186,7 @@ pub(super) const fn name_key() -> Key<Config> {
 }
 
 impl Config {
-    /// What of `collector.tls` does not fit together.
+    /// Keys of `collector.tls` that contradict each other.
     pub(super) fn of_collector_tls(&self) -> Option<Conflict> {
         let tls = &self.collector.tls;
         let Some(address) = &tls.address else {

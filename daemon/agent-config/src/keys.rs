@@ -60,7 +60,7 @@ const LABELS_MAX: usize = 8;
 /// Most sources that can be named.
 const SOURCES_MAX: usize = 16;
 
-/// What may stand before the path.
+/// Prefixes allowed before the path.
 pub const SOURCE_KINDS: &[&str] = &[
     "docker",
     "podman",

@@ -35,7 +35,7 @@ pub struct Config {
     pub symbols: Symbols,
     /// How generated code gets names.
     pub jit: Jit,
-    /// Who containers are.
+    /// Metadata of containers.
     pub containers: Containers,
     /// How samples are folded over time.
     pub windows: Windows,
@@ -47,7 +47,7 @@ pub struct Config {
     pub withhold: Vec<String>,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Vec<Trigger>,
-    /// What the daemon may cost.
+    /// The daemon's budget.
     pub budget: Budget,
     /// The gRPC server.
     pub server: Server,
@@ -134,7 +134,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// What the keys of the server say about each other: the first that cannot be.
+    /// The first contradiction between keys of the server.
     fn of_server(&mut self) -> Option<Conflict> {
         let conflict = |key, message: String| Some(Conflict::new(key, message));
         if self

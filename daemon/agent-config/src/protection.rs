@@ -59,7 +59,7 @@ pub(super) const fn sandbox_key() -> Key<Config> {
 }
 
 impl Config {
-    /// What `withhold` names.
+    /// The selectors in `withhold`.
     pub fn withholding(&self) -> Arc<Withholding> {
         // It was checked when the configuration was read. If it is invalid anyway, everything is
         // withheld.

@@ -17,7 +17,7 @@ const BEFORE_MAX_S: u64 = 3600;
 /// Longest time that a pin may go on after its trigger fired. Unit: seconds.
 const AFTER_MAX_S: u64 = 3600;
 
-/// What an entry of `triggers` may hold.
+/// Keys of an entry in `triggers`.
 pub(super) static ITEMS: Items = Items {
     what: "trigger",
     max: TRIGGERS_MAX,
@@ -159,9 +159,9 @@ impl From<Seconds> for std::time::Duration {
 /// An entry of `triggers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trigger {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it looks at.
+    /// Its target.
     pub target: String,
     /// The condition.
     pub when: String,

@@ -24,7 +24,7 @@ pub(super) struct Loss {
 pub(super) struct Window<'a> {
     /// Samples by cgroup.
     pub taken: &'a BTreeMap<Box<str>, Value>,
-    /// The same of the window before, for one in which nothing was taken.
+    /// The same for the previous window, for a window in which nothing was taken.
     pub before: &'a BTreeMap<Box<str>, Value>,
     /// Samples of the idle loop.
     pub idle: u64,
@@ -120,7 +120,7 @@ fn sum(values: &BTreeMap<Box<str>, Value>) -> Value {
     })
 }
 
-/// What each cgroup alone is owed: accounted time beyond its samples' weight. Unit: nanoseconds.
+/// Missing time of each cgroup alone: accounted time beyond its samples' weight. Unit: nanoseconds.
 fn deficits<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     let mut own: BTreeMap<&str, i128> = window
         .accounts
@@ -144,8 +144,8 @@ fn deficits<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
         .collect()
 }
 
-/// What each cgroup had in this window, or in the one before; one without a name when there is
-/// nothing to go by.
+/// Weight of each cgroup in this window, or in the previous one; a single unnamed cgroup if neither
+/// has samples.
 fn shares<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     let known = [window.taken, window.before];
     let known = known.iter().find(|values| sum(values).count > 0);

@@ -64,7 +64,7 @@ pub struct RawSample {
     pub thread: Comm,
     /// Index in [`RawBatch::stacks`].
     pub stack: u32,
-    /// What was counted.
+    /// Count and weight.
     pub value: Value,
 }
 
@@ -154,22 +154,22 @@ pub struct RawBatch {
     /// For how long a capture's processor event was to be counted on all CPUs, and was. It is set
     /// in the batches in which a set of the capture's rings ends. Unit: nanoseconds.
     pub counted_ns: (u64, u64),
-    /// What a capture of waits saw, and what it could not see.
+    /// Counts of waits that a capture saw or missed.
     pub waits: WaitCounts,
     /// What was taken and missed. The symbolizer adds what is known only after naming.
     pub quality: Quality,
 }
 
 impl RawBatch {
-    /// Which frame of a stack is the first that is the thread's own: the one behind the last mark.
+    /// Index of the first frame that belongs to the thread itself: the one after the last mark.
     pub fn own_frames_at(&self, stack: RawStack) -> usize {
         let frames = &self.frames[stack.first as usize..(stack.first + stack.len) as usize];
         let last = frames.iter().rposition(|frame| frame.is_mark());
         last.map_or(0, |at| at + 1)
     }
 
-    /// Takes the path of a cgroup that was made. False when there is no room: the cgroup is named
-    /// from the tree, if it is still there when it is asked for.
+    /// Stores the path of a created cgroup. False if there is no room: the cgroup is then named
+    /// from the tree, if it still exists.
     pub fn note_cgroup(&mut self, id: CgroupId, path: &[u8]) -> bool {
         let bytes = self.cgroup_bytes + path.len();
         if self.cgroups.len() >= CGROUPS_MAX || bytes > CGROUP_BYTES_MAX {

@@ -42,7 +42,7 @@ const FILES_WAIT: Duration = Duration::from_millis(500);
 
 /// Names batches and records them.
 pub struct BatchSymbolizer {
-    /// Those of the batch at hand.
+    /// Names for the current batch.
     names: Names,
     /// The others, while a capture with lines runs.
     others: Option<Names>,
@@ -82,7 +82,7 @@ struct Work {
     /// For each stack of the batch what the kernel was doing.
     contexts: Vec<Option<Context>>,
     labels: HashMap<LabelKey, LabelSetId>,
-    /// Its keys, the first met first.
+    /// Its keys in order of first use.
     label_keys: Vec<LabelKey>,
     rows: Vec<Row>,
 }
@@ -137,7 +137,7 @@ impl BatchSymbolizer {
         self
     }
 
-    /// Has debug information for captures with lines take so much memory. Unit: bytes.
+    /// Sets how much memory debug information for captures with lines may use. Unit: bytes.
     pub fn with_lines_in(mut self, bytes: usize) -> BatchSymbolizer {
         self.lines_bytes = bytes;
         self
@@ -646,7 +646,7 @@ fn ends_unsure(end: StackEnd) -> bool {
     )
 }
 
-/// What is named together.
+/// Frames that are named together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Kernel,

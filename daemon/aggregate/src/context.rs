@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// What a frame says of all that it called, when it says something.
+    /// The context of everything that a frame called, if the frame determines it.
     pub fn of(frame: FrameRef<'_>) -> Option<Context> {
         if frame.kind != FrameKind::Kernel {
             return None;

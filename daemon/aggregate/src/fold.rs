@@ -33,7 +33,7 @@ pub const TIMES_MAX: usize = 1 << 17;
 /// of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
 pub const MOMENTS_MAX: usize = 1 << 18;
 
-/// What a batch may hold.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldBounds {
     /// Frames of all stacks.
@@ -62,7 +62,7 @@ impl Default for FoldBounds {
     }
 }
 
-/// What a sample counts for, and where and when it was taken.
+/// Weight of a sample, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleInfo {
     /// When.
@@ -73,7 +73,7 @@ pub struct SampleInfo {
     pub thread: Comm,
     /// How its stack ended.
     pub end: StackEnd,
-    /// What it stands for, in the event's unit.
+    /// Its weight, in the event's unit.
     pub weight: u64,
 }
 

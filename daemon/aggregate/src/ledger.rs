@@ -35,7 +35,7 @@ pub(super) struct LedgerKeeper {
     start: Option<MonotonicTime>,
     taken: BTreeMap<Box<str>, Value>,
     before: BTreeMap<Box<str>, Value>,
-    /// One for each period.
+    /// One loss for each period.
     losses: Vec<RawLoss>,
     idle: u64,
 }
@@ -65,7 +65,7 @@ impl LedgerKeeper {
         self.meters.note_created(path);
     }
 
-    /// What the readings of the kernel's accounting came to.
+    /// Counters of the kernel's accounting.
     pub fn stats(&self) -> UsageStats {
         self.meters.stats()
     }

@@ -25,7 +25,7 @@ pub enum Detail {
     Instructions,
 }
 
-/// What the symbolizer makes of one capture.
+/// The recording of one capture by the symbolizer.
 pub struct CaptureRecording {
     /// Its named samples.
     pub recorder: RwLock<Recorder>,
@@ -54,12 +54,12 @@ pub struct BatchTotals {
     /// For how long events of the processor were to be counted on all CPUs, and were. Unit:
     /// nanoseconds.
     pub counted_ns: (u64, u64),
-    /// What was seen of the waits of event `off-cpu`, and what could not be.
+    /// Counts of waits of event `off-cpu` that were seen or missed.
     pub waits: WaitCounts,
 }
 
 impl CaptureRecording {
-    /// Nothing yet, into this recorder, for a reader on the host.
+    /// Creates an empty recording into this recorder, for a reader on the host.
     pub fn new(recorder: Recorder, detail: Detail) -> CaptureRecording {
         CaptureRecording::withholding(recorder, detail, Arc::default())
     }
@@ -149,7 +149,7 @@ impl Recorders {
         lock(&self.by_id).remove(&id);
     }
 
-    /// So many samples of captures were named.
+    /// Adds to the number of named samples of captures.
     pub fn note_samples(&self, samples: u64) {
         self.samples.fetch_add(samples, Ordering::Relaxed);
     }

@@ -10,7 +10,7 @@ use host::ids::CaptureId;
 use profile::{Dictionary, LabelSetId, Remap, Value};
 use std::collections::BTreeMap;
 
-/// What the symbolizer knows of one recorder.
+/// The symbolizer's state for one recorder.
 #[derive(Default)]
 pub(super) struct Target {
     /// From the symbolizer's names to the recorder's dictionary, of the recorder's `epoch`.

@@ -23,7 +23,7 @@ use unwind::process::ProcessInstance;
 /// Most frames that split stacks add to a batch. Unit: frames; 16 MiB.
 const SPLIT_FRAMES_MAX: usize = 1 << 20;
 
-/// What the naming of one batch works on: its distinct frames and their names.
+/// The data for naming one batch: its distinct frames and their names.
 pub(super) struct Frames<'a> {
     /// Distinct frames.
     pub distinct: &'a mut Vec<RawFrame>,
@@ -33,7 +33,7 @@ pub(super) struct Frames<'a> {
     pub spans: &'a mut Vec<(u32, u32)>,
     /// Names.
     pub named: &'a mut Named,
-    /// Where names are kept.
+    /// The dictionary of names.
     pub names: &'a mut Dictionary,
 }
 
@@ -54,7 +54,7 @@ pub(super) struct Timed {
     /// The parts of a row: its samples by the places of the frames that change, the first met
     /// first.
     parts: Vec<(Box<[u32]>, u64)>,
-    /// Where each part is.
+    /// Index of each part.
     part_of: HashMap<Box<[u32]>, usize>,
     /// The places of one sample.
     resolved: Vec<u32>,
@@ -78,8 +78,8 @@ impl RowSplit {
     }
 }
 
-/// What is to be known before the batch is named: of each process with frames in generated code its
-/// addresses.
+/// What must be looked up before the batch is named: for each process with frames in generated
+/// code, their addresses.
 pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolRequest> {
     let mut by_process: HashMap<ProcessId, Vec<u64>> = HashMap::new();
     for frame in distinct {
@@ -397,7 +397,7 @@ impl Timed {
     }
 }
 
-/// What `counted` of the samples of a row are worth, in proportion and rounded down.
+/// Weight of `counted` samples of a row, in proportion and rounded down.
 fn share(all: Value, counted: u64) -> Value {
     let weight = u128::from(all.weight) * u128::from(counted) / u128::from(all.count.max(1));
     Value {

@@ -8,7 +8,7 @@ use host::ids::CgroupId;
 use profile::Withholding;
 use std::collections::HashMap;
 
-/// Takes the wakers that are withheld out of the stacks of a batch.
+/// Removes withheld wakers from the stacks of a batch.
 pub fn hide(batch: &mut RawBatch, withhold: &Withholding, cgroups: &mut CgroupTable) {
     if withhold.is_empty() {
         return;

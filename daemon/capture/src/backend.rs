@@ -24,9 +24,9 @@ pub struct Started {
     pub period: u64,
     /// Bytes copied of each stack.
     pub stack_bytes: u32,
-    /// What is to be done when its events happen too often.
+    /// What to do if its event occurs too often.
     pub excess: OverloadPolicy,
-    /// What is less than was asked for.
+    /// Notices about what is less than requested.
     pub notices: Vec<String>,
 }
 
@@ -48,18 +48,18 @@ pub enum OverloadPolicy {
 pub struct Slowed {
     /// Events a sample.
     pub period: u64,
-    /// What is less than it was.
+    /// Notices about what is less than before.
     pub notices: Vec<String>,
 }
 
-/// What is asked of the flight recorder.
+/// A query to the flight recorder.
 #[derive(Clone, Debug)]
 pub struct PastQuery {
     /// Since when.
     pub from: MonotonicTime,
     /// Until when: where the capture starts.
     pub until: MonotonicTime,
-    /// Which of it.
+    /// The query.
     pub query: Query,
     /// Say when each sample was taken.
     pub times: bool,
@@ -100,17 +100,17 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// they are of and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
-    /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by
+    /// Multiplies the sampling period of a capture's event by this; `None` if it is sampled by
     /// rate.
     ///
     /// # Errors
     /// Why it goes on as it was.
     fn slow_down(&self, id: CaptureId, times: u64) -> Result<Option<Slowed>, Status>;
 
-    /// Ends the sampling of a capture. Nothing when it has ended.
+    /// Ends the sampling of a capture, if it has not ended yet.
     fn end(&self, id: CaptureId);
 
-    /// What the flight recorder has of a time, its last second included; `None` when cancelled.
+    /// The flight recorder's profile of a time, including the last second; `None` if cancelled.
     fn past(&self, asked: &PastQuery, cancel: &AtomicBool) -> Option<Profile>;
 
     /// Lets go of what other threads wait for the end of: no capture starts any more.

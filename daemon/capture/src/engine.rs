@@ -59,7 +59,7 @@ const RATE_TRIES_MAX: u32 = 3;
 /// Longest filter of the kernel's. It takes a page at most.
 const FILTER_BYTES_MAX: usize = 4095;
 
-/// What a capture is to sample.
+/// What a capture should sample.
 #[derive(Debug)]
 pub struct EventCapture {
     /// Its id.
@@ -83,7 +83,7 @@ pub struct EventCapture {
     pub keep_times: bool,
 }
 
-/// What runs.
+/// A running capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
     /// By rate or by period.
@@ -98,11 +98,11 @@ pub struct Started {
     pub ring_bytes: usize,
     /// True when another capture had opened the rings.
     pub shared: bool,
-    /// What the reader of the profile must know, for people.
+    /// Notices for the reader of the profile.
     pub notices: Vec<String>,
 }
 
-/// What one set of rings samples. Captures that want the same share it.
+/// What one set of rings samples. Captures with the same specification share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Spec {
     probes: Vec<Probe>,
@@ -149,8 +149,8 @@ impl Sets {
         alone.map(|set| set.started.ring_bytes as u64).sum()
     }
 
-    /// Takes a capture out of its set, and that out of the list when it was the last one. False: it
-    /// has none.
+    /// Removes a capture from its set, and the set from the list if it was the last capture. False:
+    /// it has no set.
     fn leave(&mut self, id: CaptureId) -> bool {
         let had = self.captures().any(|running| running == id);
         // No set has this key.
@@ -158,7 +158,7 @@ impl Sets {
         had
     }
 
-    /// Takes a capture out of all sets but this.
+    /// Removes a capture from all sets except this one.
     fn leave_others(&mut self, id: CaptureId, key: SetKey) {
         for set in self.list.iter_mut().filter(|set| set.key != key) {
             set.users.retain(|&user| user != id);
@@ -166,8 +166,8 @@ impl Sets {
         self.list.retain(|set| !set.users.is_empty());
     }
 
-    /// Gives a capture the rings that are open for the same, if there are any. No set: it has them
-    /// already.
+    /// Gives a capture existing rings with the same specification, if there are any. No set: it has
+    /// them already.
     fn join(
         &mut self,
         id: CaptureId,
@@ -288,7 +288,7 @@ impl Engine {
         })
     }
 
-    /// Gives a capture the rings of a specification: those that are open for the same, or new ones.
+    /// Gives a capture the rings of a specification: existing ones, or new ones.
     fn enter(
         &self,
         id: CaptureId,
@@ -424,7 +424,8 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Ends a capture with what there is; its last batch comes soon. False: none of this id runs.
+    /// Ends a capture and keeps what it has; its last batch arrives soon. False: no capture with
+    /// this id is running.
     pub fn end(&self, id: CaptureId) -> bool {
         let mut sets = self.lock();
         let ran = sets.leave(id);

@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Who asks for a capture, and so who reads it.
+/// Who requests a capture, and so reads it.
 #[derive(Clone, Debug)]
 pub struct Asker {
     /// As it is listed and logged.
@@ -67,7 +67,7 @@ pub trait Capturing: Send + Sync + 'static {
         asker: Asker,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status>;
 
-    /// Ends a capture with what there is. False: none of this id runs.
+    /// Ends a capture and keeps what it has. False: no capture with this id is running.
     fn cancel(&self, id: u64) -> bool;
 
     /// How many run.
@@ -77,6 +77,6 @@ pub trait Capturing: Send + Sync + 'static {
         all.iter().filter(running).count()
     }
 
-    /// Those that run and those that ended, newest first.
+    /// Running and past captures, newest first.
     fn list(&self) -> Vec<agent::CaptureInfo>;
 }

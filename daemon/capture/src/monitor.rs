@@ -53,7 +53,7 @@ pub(super) struct CaptureMonitor {
     /// Why the newest one is not sampled.
     unfollowed: Option<String>,
     excess: OverloadPolicy,
-    /// Its events happen so often that it has to end.
+    /// Its event occurs so often that it has to end.
     excessive: bool,
     /// Samples up to a moment: less than none where that was of rings that others had opened later.
     counted: (MonotonicTime, i128),
@@ -230,17 +230,18 @@ impl CaptureMonitor {
         }
     }
 
-    /// Its events happen so often that it has to end, or it would cost the host too much.
+    /// Whether its event occurs so often that it has to end, because it would cost the host too
+    /// much.
     pub fn is_excessive(&self) -> bool {
         self.excessive
     }
 
-    /// Its events are of one cgroup alone.
+    /// Whether its events are bound to one cgroup.
     pub fn is_bound(&self) -> bool {
         self.bound
     }
 
-    /// What the reader of the profile must know.
+    /// Notices for the reader of the profile.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = self.notices.clone();
         notices.extend(self.unslowed.clone());

@@ -30,7 +30,7 @@ use thiserror::Error;
 /// at 997 copies a second; without looks 67 % and that at 997, which costs 1 % of a CPU more.
 pub const COPIES_HZ: u32 = 199;
 
-/// The same of wake-ups, which say who ended a wait: what matters of them is near the leaf.
+/// The same for wake-ups, which show the waker: their important frames are near the leaf.
 const WAKER_COPIES_HZ: u32 = 199;
 
 /// Bytes of the user stack copied with every wait. Where they wait, redis has 0.6 KiB of stack,
@@ -54,7 +54,7 @@ pub enum SetupError {
     Filter(&'static str),
 }
 
-/// What to capture of waits.
+/// Options of a capture of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Frames of a callchain.
@@ -120,7 +120,7 @@ impl Setup {
         &self.probes
     }
 
-    /// What the sampler makes waits with.
+    /// The machine with which the sampler makes waits.
     pub fn waits(&self) -> Box<Waits> {
         let machine = Machine::new(self.options.min_wait);
         Box::new(Waits::new(self.reading.clone(), machine))
@@ -173,7 +173,7 @@ fn probes(reading: &Reading, options: Options) -> Result<Vec<Probe>, SetupError>
     Ok(probes)
 }
 
-/// Where the kernel enters interrupts, from the names of its functions.
+/// Address ranges of the kernel's entries into interrupts, from the names of its functions.
 fn interrupt_ranges(kernel: &KernelSymbols) -> Vec<(u64, u64)> {
     if kernel.hidden() {
         return Vec::new();

@@ -17,7 +17,7 @@ use tokio::sync::oneshot;
 /// Compression level: low, so that the daemon's other threads notice little.
 const LEVEL: i32 = 1;
 
-/// What came of asking.
+/// Result of the query.
 pub(super) enum PastOutcome {
     /// All of it.
     Packed(Packed),
@@ -51,7 +51,7 @@ impl Packed {
         Ok(Some(packed))
     }
 
-    /// Its pieces as they were, one after the other, each given back before the next is unpacked.
+    /// Its pieces one after the other; each must be dropped before the next is unpacked.
     pub fn chunks(self) -> impl Iterator<Item = io::Result<ProfileChunk>> {
         self.pieces.into_iter().map(|(piece, size)| {
             let raw = zstd::bulk::decompress(&piece, size)?;
@@ -117,12 +117,12 @@ impl Past {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits for it any more.
+    /// Cancels it: nobody waits for it any more.
     pub fn cancel(&self) {
         self.cancel.store(true, Ordering::Relaxed);
     }
 
-    /// What was found. Waits for it, or until nobody wants it: then `None`.
+    /// The result. Waits for it; `None` if it was cancelled.
     ///
     /// # Errors
     /// When waiting is not possible.

@@ -52,7 +52,7 @@ const COUNTED_PART: u64 = 50;
 /// Why a capture is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Its time is up.
+    /// Its duration has passed.
     Time,
     /// Somebody cancelled it.
     Cancelled,
@@ -139,7 +139,7 @@ impl Run {
         }
     }
 
-    /// Has the flight recorder asked.
+    /// Starts the query to the flight recorder.
     fn ask_past(&self) -> Option<Past> {
         if self.wanted.before.is_zero() {
             return None;
@@ -317,7 +317,7 @@ impl Run {
         }
     }
 
-    /// What was captured, as it was asked for.
+    /// The captured profile, as requested.
     fn profile(&self) -> Profile {
         let recorder = &self.running.taken.recorder;
         let asked = RecorderQuery {
@@ -346,7 +346,7 @@ impl Run {
         profile
     }
 
-    /// What the reader of the profile must know.
+    /// Notices for the reader of the profile.
     fn notice(&self, profile: &Profile, stats: RecorderStats, notices: &mut Vec<String>) {
         let recorder = read(&self.running.taken.recorder);
         let (all, totals) = (recorder.totals_of_quality(), stats.totals);
@@ -466,7 +466,7 @@ fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     notices
 }
 
-/// What is known of the waits of a profile, with what its stacks say.
+/// Statistics of the waits of a profile, including those from its stacks.
 fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
     for (key, value) in &profile.samples {
         let (count, ns) = match key.end {
@@ -480,7 +480,7 @@ fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
     waits
 }
 
-/// What the stacks of waits are worth, for people.
+/// Notices about the quality of waits' stacks.
 fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     let share = |ns: u64| ns as f64 * 100.0 / waits.taken_ns().max(1) as f64;
     let mut notices = Vec::new();
@@ -590,9 +590,9 @@ impl Selected {
     }
 }
 
-/// What a capture costs: its share, by samples, of what the threads took that sample and name, and
-/// its own thread. A sample of a capture costs what one of the continuous profile does, but for
-/// lines, which are accounted for by themselves.
+/// Cost of a capture: its share, by samples, of the CPU time of the threads that sample and name,
+/// plus its own thread. A sample of a capture costs as much as one of the continuous profile,
+/// except for source lines, which are counted separately.
 struct Cost {
     cpu_ns: u64,
     samples: u64,
@@ -606,7 +606,7 @@ impl Cost {
         }
     }
 
-    /// What those threads took without naming by line.
+    /// CPU time of those threads without naming by line.
     fn shared_ns(captures: &CaptureTable) -> u64 {
         let naming_ns = captures.recorders.naming_ns();
         captures.backend.cpu_ns().saturating_sub(naming_ns)

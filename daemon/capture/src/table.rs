@@ -25,7 +25,7 @@ const PAST_SHARE: usize = 4;
 /// Least memory of a capture. Unit: bytes. Less holds no second of samples.
 const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 
-/// What became of captures since the start.
+/// Outcomes of captures since the start.
 #[derive(Debug, Default)]
 pub struct CaptureCounts {
     /// Started.
@@ -58,7 +58,7 @@ pub(super) struct Running {
     pub cancelled: AtomicBool,
     pub info: Mutex<CaptureInfo>,
     pub taken: Arc<CaptureRecording>,
-    /// Its share of what the threads took that sample and name. Unit: nanoseconds.
+    /// Its share of the CPU time of the threads that sample and name. Unit: nanoseconds.
     pub cpu_ns: AtomicU64,
 }
 
@@ -82,7 +82,7 @@ pub struct CaptureTable {
     /// Notified whenever a slot is returned.
     answered: Condvar,
     stopping: AtomicBool,
-    /// What became of them.
+    /// Their outcomes.
     pub counts: CaptureCounts,
 }
 
@@ -115,7 +115,7 @@ impl Drop for Slot {
 }
 
 impl CaptureTable {
-    /// None runs yet. Their samples come into `recorders`.
+    /// Creates an empty table. Samples of captures go to `recorders`.
     pub fn new(backend: Arc<dyn CaptureBackend>, recorders: Arc<Recorders>) -> Arc<CaptureTable> {
         Arc::new(CaptureTable {
             backend,
@@ -127,7 +127,7 @@ impl CaptureTable {
         })
     }
 
-    /// Has all captures end with what there is, and takes no more.
+    /// Ends all captures, keeps what they have, and accepts no more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.backend.stop();
@@ -192,14 +192,14 @@ impl CaptureTable {
         lock(&self.state).running.insert(running.id.0, running);
     }
 
-    /// Has one end with what there is. False: none of this id runs.
+    /// Ends a capture and keeps what it has. False: no capture with this id is running.
     pub fn cancel(&self, id: u64) -> bool {
         let running = lock(&self.state).running.get(&id).cloned();
         let found = running.inspect(|running| running.cancelled.store(true, Ordering::Release));
         found.is_some()
     }
 
-    /// Those that run and those that ended, newest first.
+    /// Running and past captures, newest first.
     pub fn list(&self) -> Vec<CaptureInfo> {
         let (running, ended) = {
             let state = lock(&self.state);
@@ -250,7 +250,7 @@ impl CaptureTable {
         })
     }
 
-    /// Takes a capture off the list of those that run, once, and frees what it held of others.
+    /// Removes a capture from the running ones, once, and frees what it held.
     pub(super) fn close(&self, running: &Running, info: CaptureInfo) {
         let keep = self.backend.limits().history as usize;
         let mut state = lock(&self.state);

@@ -21,7 +21,7 @@ const CANDIDATES_MAX: usize = 10_000;
 /// there.
 const WATCHED_MAX: usize = 256;
 
-/// What can belong to a capture.
+/// Processes and cgroups that can belong to a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Processes; empty: any.
@@ -30,14 +30,14 @@ pub struct Scope {
     pub names: Vec<String>,
     /// cgroups; `None`: any.
     pub cgroups: Option<Cgroups>,
-    /// What must be there for the target to be there.
+    /// What must exist for the target to exist.
     pub presence: Presence,
 }
 
 /// cgroups of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroups {
-    /// Those there are.
+    /// Ids of the existing ones.
     pub ids: Vec<CgroupId>,
     /// Paths in the hierarchy: those that are made there or below belong to the scope.
     pub below: Vec<Vec<u8>>,
@@ -71,7 +71,7 @@ impl Presence {
     }
 }
 
-/// What of a target is gone.
+/// Which part of a target is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// All its processes ended: they do not come back.
@@ -80,12 +80,12 @@ pub enum Gone {
     Cgroups,
 }
 
-/// Where a target is looked for, and for whom.
+/// Where to look for a target, and for whom.
 #[derive(Clone, Copy)]
 pub struct Sight<'s> {
     /// The tree of cgroups.
     pub hierarchy: &'s Hierarchy,
-    /// Who containers are.
+    /// Metadata of containers.
     pub containers: &'s Containers,
     /// What the asker must not see, not even that it exists.
     pub withhold: &'s Withholding,
@@ -242,7 +242,7 @@ fn all_match(matchers: &[&LabelMatcher], text: &str) -> bool {
     matchers.iter().all(|matcher| matcher.matches(text))
 }
 
-/// Nothing has what the matchers ask for.
+/// The error when nothing matches.
 fn missing<'c>(
     what: &str,
     matchers: &[&LabelMatcher],

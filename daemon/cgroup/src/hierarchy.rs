@@ -197,9 +197,9 @@ fn prefix(root: &[u8]) -> Vec<u8> {
     if path == b"/" { Vec::new() } else { path }
 }
 
-/// Takes off the `/..` that lead out of the daemon's cgroup namespace. When the path leads to an
-/// ancestor below the root, names between are not known and the path is too short by them; unit and
-/// container, which stand at its end, are still right.
+/// Removes the `/..` that lead out of the daemon's cgroup namespace. If the path leads to an
+/// ancestor below the root, the names in between are unknown and missing from it; unit and
+/// container, which are at its end, are still right.
 fn climb(path: &[u8]) -> Vec<u8> {
     let mut path = path;
     while let Some(rest) = path.strip_prefix(b"/..") {

@@ -6,7 +6,7 @@
 //! other name gets no label rather than a wrong one. The innermost name wins: a service in a
 //! container on a node that is itself a container gets the labels of the innermost.
 
-/// What a path says. Absent where it does not.
+/// Labels from a path; absent if it does not have them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Labels {
     /// Innermost systemd slice: `system.slice`, `app.slice`.
@@ -109,8 +109,8 @@ fn unit_name(name: &str) -> Option<&str> {
     (fits && name.bytes().all(valid)).then_some(name)
 }
 
-/// Takes apart runc's `SLICE:PREFIX:NAME`, which becomes a directory where the runtime believes in
-/// systemd and runc does not: (slice, (prefix, name)).
+/// Splits runc's `SLICE:PREFIX:NAME` into (slice, (prefix, name)). It becomes the name of a
+/// directory if the runtime is set to systemd but runc is not.
 fn split_colons(name: &str) -> (&str, Option<(&str, &str)>) {
     let mut parts = name.splitn(3, ':');
     match (parts.next(), parts.next(), parts.next()) {

@@ -50,7 +50,7 @@ const PID_PATH_TTL: Duration = Duration::from_secs(5);
 /// Most processes with cached paths if samples have no ids.
 const PID_PATHS_MAX: usize = 8192;
 
-/// What these take at most. Unit: bytes; 512 each.
+/// Most memory for these. Unit: bytes; 512 each.
 const PID_PATHS_BYTES_MAX: usize = 4 << 20;
 
 /// Longest path kept. Unit: bytes of its text. Those of containers in pods have 250. What is longer
@@ -67,7 +67,7 @@ pub struct Cgroup {
     /// as `\xNN`; other strange characters are kept and escaped at the edges. An id without a name
     /// has `[unknown cgroup ID]`, which no path can be.
     pub path: Box<str>,
-    /// What the path says.
+    /// Labels from the path.
     pub labels: Labels,
 }
 
@@ -91,7 +91,7 @@ impl Cgroup {
         }
     }
 
-    /// What it takes in memory. Unit: bytes.
+    /// Its memory. Unit: bytes.
     fn heap_bytes(&self) -> usize {
         let texts = self.pairs().map(|(_, value)| value.len());
         size_of::<Entry>() + texts.sum::<usize>()
@@ -142,12 +142,12 @@ fn text(id: CgroupId, path: &[u8]) -> String {
     text
 }
 
-/// What the table did; shown as metrics.
+/// Counters of the table, shown as metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CgroupStats {
     /// Cgroups in the table now, removed ones included.
     pub known: u64,
-    /// What they take. Unit: bytes.
+    /// Their memory. Unit: bytes.
     pub bytes: u64,
     /// Entries of the table for removed cgroups and ids without a name.
     pub gone: u64,
@@ -222,7 +222,7 @@ impl CgroupTable {
         table
     }
 
-    /// Has containers asked for here.
+    /// Sets where metadata of containers is looked up.
     pub fn set_containers(&mut self, containers: Containers) {
         self.containers = containers;
     }
@@ -253,7 +253,7 @@ impl CgroupTable {
         &self.hierarchy
     }
 
-    /// What the table did.
+    /// Counters of the table.
     pub fn stats(&self) -> CgroupStats {
         let gone = self
             .entries
@@ -268,7 +268,7 @@ impl CgroupTable {
         }
     }
 
-    /// Takes the name of a new cgroup from `PERF_RECORD_CGROUP`: path from the root of the
+    /// Stores the name of a new cgroup from `PERF_RECORD_CGROUP`: its path from the root of the
     /// hierarchy, whatever namespace the daemon is in.
     pub fn note_created(&mut self, id: CgroupId, path: &[u8]) {
         // `//enomem` and `//toolong` stand where the kernel could not write the path.

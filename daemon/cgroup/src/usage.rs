@@ -59,7 +59,7 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// A reading this long after the end of its window may be late because of a loss.
 const LATE: Duration = Duration::from_secs(1);
 
-/// What `/proc/stat` counts in. The kernel has had this fixed towards programs since 2.6.
+/// Unit of `/proc/stat`. The kernel has kept it fixed for programs since 2.6.
 const NS_PER_TICK: u64 = 10_000_000;
 
 /// CPU time of one cgroup and all below it in one window.
@@ -102,7 +102,7 @@ pub struct ClosedWindow {
     pub blind: Blind,
 }
 
-/// What the meters did; shown as metrics.
+/// Counters of the meters, shown as metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UsageStats {
     /// Readings.
@@ -181,8 +181,7 @@ impl Meters {
         }
     }
 
-    /// Takes a first reading of these cgroups and of the root, so that the first window is
-    /// measured.
+    /// Reads these cgroups and the root once, so that the first window is measured.
     pub fn start<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
         let started = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
@@ -215,7 +214,7 @@ impl Meters {
         }
     }
 
-    /// What the meters did.
+    /// Counters of the meters.
     pub fn stats(&self) -> UsageStats {
         self.stats
     }
@@ -405,8 +404,8 @@ impl Meter {
         }
     }
 
-    /// What was used in a window, of which `taken` was sampled, `new` being a reading after it.
-    /// `None` when the first reading is much later than its start.
+    /// CPU time used in a window in which `taken` was sampled; `new` is a reading after it. `None`
+    /// if the first reading is much later than its start.
     fn within(&mut self, span: ClosedWindow, taken: u64, new: Option<Point>) -> Option<u64> {
         let ClosedWindow { start, end, blind } = span;
         let points = [self.anchor, self.last, new.unwrap_or(self.last)];

@@ -170,7 +170,7 @@ impl<'c> Commands<'c> {
         self.running.insert(number, Running { cancel, task });
     }
 
-    /// What is captured and who asks, when they may.
+    /// The capture and the asker, if the policy allows it.
     fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
@@ -208,8 +208,7 @@ impl Drop for Commands<'_> {
     }
 }
 
-/// Who asks, in one line without anything that logs or terminals take for more than text.
-/// Text of a collector, within bounds and fit for a log.
+/// The asker, as one line of bounded plain text that is safe for logs and terminals.
 fn who(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(WHO_BYTES_MAX)];
     text.chars().filter(|&c| !is_hostile(c)).collect()
@@ -228,7 +227,7 @@ fn refusal(number: u64, status: Status) -> ControlRequest {
     report(number, what)
 }
 
-/// Takes the messages of one capture to the stream.
+/// Forwards the messages of one capture to the stream.
 struct Pump {
     number: u64,
     out: mpsc::Sender<ControlRequest>,

@@ -17,10 +17,10 @@ use tonic::Status;
 /// The time over which captures are added up.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a capture counts for at least: each opens events on all CPUs and reads `/proc`.
+/// Smallest charge for a capture, because each opens events on all CPUs and reads `/proc`.
 const CHARGE_MIN: Duration = Duration::from_secs(10);
 
-/// What the configuration allows.
+/// The policy from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     level: RemoteCaptures,
@@ -150,7 +150,7 @@ fn event_of(request: &CaptureRequest) -> &str {
     }
 }
 
-/// What a request counts for.
+/// The charge for a request.
 pub fn charge(request: &CaptureRequest) -> Duration {
     Duration::from_nanos(request.duration_ns).max(CHARGE_MIN)
 }

@@ -142,8 +142,8 @@ fn bounded(reason: &str) -> String {
     plain.take(300).collect()
 }
 
-/// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it
-/// ends with it.
+/// Runs one stream until it ends, or until the daemon stops and everything was sent. Captures
+/// requested over it end with it.
 async fn run_stream(control: &Control, welcomed: &mut bool) -> Result<(), StreamError> {
     let connection = control.exporter.connection();
     let link = tokio::select! {

@@ -64,13 +64,13 @@ enum FetchError {
     Stopped,
 }
 
-/// What one server has of a build.
+/// One server's answer about a build.
 enum Answer {
     /// A file, of so many bytes, which was written.
     File(u64),
     /// Nothing.
     Absent,
-    /// One that is larger than may be.
+    /// The file is larger than allowed.
     TooLarge,
 }
 

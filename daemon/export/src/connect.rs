@@ -48,8 +48,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// Which membership a connection was made for, and where its collector is; none for a collector
-/// that the configuration names.
+/// The membership of a connection, and its collector's address; `None` for a collector from the
+/// configuration.
 type Destination = Option<(u64, String)>;
 
 impl Target {
@@ -105,7 +105,7 @@ pub enum ConnectError {
     /// The collector cannot be reached.
     #[error("failed to connect")]
     Unreachable(#[source] Arc<tonic::transport::Error>),
-    /// Nobody answers.
+    /// There was no answer in time.
     #[error("failed to connect within {} s", CONNECT_MAX.as_secs())]
     Late,
 }
@@ -149,7 +149,7 @@ struct Attempts {
 }
 
 impl Connection {
-    /// One that is not made yet.
+    /// Creates it unconnected.
     pub fn new(target: Target, dialer: Option<Dialer>) -> Connection {
         Connection {
             target,
@@ -260,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// Has the next stream go over another connection, if nobody has seen to that yet.
+    /// Makes the next stream use another connection, unless that was already done.
     pub fn give_up(&self, link: &Link) {
         let mut newest = lock(&self.link);
         if newest

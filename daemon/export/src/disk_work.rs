@@ -33,7 +33,7 @@ pub struct Found {
 /// Work under way: brings the readers back.
 pub type DiskWork = Pin<Box<dyn Future<Output = (Readers, Option<Found>)> + Send>>;
 
-/// What is to be noted on disk.
+/// Notes to write to disk.
 #[derive(Default)]
 pub struct Notes {
     list: Vec<Note>,
@@ -48,8 +48,8 @@ struct Note {
 }
 
 impl Exporter {
-    /// Has notes written, and a window read for the stream's dictionary of this epoch, if one is
-    /// picked. `own`: it is one of this host and boot.
+    /// Writes notes, and reads a window for the stream's dictionary of this epoch, if one is
+    /// picked. `own`: it belongs to this host and boot.
     pub(super) fn at_disk(
         &self,
         mut readers: Readers,
@@ -123,7 +123,7 @@ impl ExportState {
         lock(&self.notes).list.push(Note { done, records });
     }
 
-    /// Has notes and gaps written within this time.
+    /// Writes notes and gaps within this time.
     pub(super) fn note_gaps(&self, within: Duration) {
         let by = Instant::now() + within;
         let mut notes = lock(&self.notes);

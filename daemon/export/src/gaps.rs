@@ -80,7 +80,7 @@ impl SpoolGap {
         }
     }
 
-    /// Takes in another one.
+    /// Adds another one.
     pub(super) fn widen(&mut self, other: &SpoolGap) {
         self.start_unix_ns = self.start_unix_ns.min(other.start_unix_ns);
         self.end_unix_ns = self.end_unix_ns.max(other.end_unix_ns);
@@ -106,7 +106,7 @@ pub(super) struct Gaps {
     saved_memory: Option<SpoolGap>,
 }
 
-/// What the file says of the run that wrote it.
+/// The file's record of the run that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Earlier {
     /// It was of this boot and did not come to its end.
@@ -185,7 +185,7 @@ impl Gaps {
         }
     }
 
-    /// What was given up since the boot.
+    /// What was dropped since the boot.
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -241,9 +241,9 @@ impl Gaps {
         text
     }
 
-    /// Takes in what an earlier run had saved. Lines that make no sense are passed over; totals
-    /// count only when they are of this boot, and so do the windows that gaps travel with: those of
-    /// other boots are sent without.
+    /// Loads what an earlier run saved. Lines that make no sense are skipped. Totals count only if
+    /// they are of this boot. Gaps stay bound only to windows of this boot; other windows are sent
+    /// without.
     pub fn load(&mut self, text: &str, boot: &str) -> Earlier {
         let mut earlier = Earlier::default();
         let mut lines = text.lines();

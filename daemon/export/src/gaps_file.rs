@@ -41,7 +41,7 @@ pub struct GapsFile {
 }
 
 impl GapsFile {
-    /// That of a directory; nothing is read or made yet.
+    /// Creates it for a directory, without reading or writing anything.
     pub fn new(base: &Path) -> GapsFile {
         GapsFile {
             base: base.to_path_buf(),

@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of this machine; `configured` goes before what it is derived from.
+    /// The id of this machine; `configured` takes precedence over the derived one.
     pub fn of_this_host(configured: Option<&str>, hostname: &str) -> Identity {
         Identity::read(Path::new("/"), configured, hostname)
     }

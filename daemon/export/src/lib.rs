@@ -73,7 +73,7 @@ const QUEUE_MAX: usize = 4;
 /// widened.
 const LOST_MAX: usize = 64;
 
-/// What a reload may change.
+/// Settings that a reload may change.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Settings {
     /// Labels of the host.
@@ -89,7 +89,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of a configuration.
+    /// Extracts them from a configuration.
     pub fn of(config: &config::Config) -> Settings {
         let withhold = config.withholding();
         let config = &config.collector;
@@ -103,24 +103,24 @@ impl Settings {
     }
 }
 
-/// What the exporter's threads, the window exporter and the status have in common.
+/// State shared by the exporter's threads, the window exporter and the status.
 pub struct ExportState {
     /// The next window starts a new generation.
     rotate: AtomicBool,
     settings: Mutex<Settings>,
     settings_version: AtomicU64,
-    /// What the agent says of its own work, and how often that changed in more than its words.
+    /// The agent's health, and how often it changed in more than its text.
     health: Mutex<HostHealth>,
     health_version: AtomicU64,
     last_sequence: AtomicU64,
-    /// What the window exporter lost, until the spool's thread takes it.
+    /// Gaps from the window exporter, until the spool's thread takes them.
     lost: Mutex<Vec<SpoolGap>>,
     index: Mutex<Index>,
     /// The spool's directory, once it could be opened.
     dir: Mutex<Option<Arc<disk::Dir>>>,
-    /// What is read from the disk for the sender, or noted there, one after the other.
+    /// Disk reads and writes for the sender, one after the other.
     disk: Quota,
-    /// What is done with and not noted on disk yet.
+    /// Finished records that are not noted on disk yet.
     notes: Mutex<disk_work::Notes>,
     progress: Mutex<status::Progress>,
     times: status::ExportTimes,
@@ -134,7 +134,7 @@ pub struct ExportState {
     threads_ended: AtomicUsize,
 }
 
-/// Who has an end in an exporter: `fp-spool`, and the sender on `fp-uplink`.
+/// Threads of an exporter: `fp-spool`, and the sender on `fp-uplink`.
 const THREADS: usize = 2;
 
 impl ExportState {
@@ -231,18 +231,18 @@ impl ExportState {
     }
 }
 
-/// What the exporter is made with.
+/// Options of the exporter.
 pub struct Options {
     /// The collector.
     pub collector: Target,
-    /// Who starts threads that are not confined as those of the uplink are; none where these are
-    /// not either.
+    /// Starts threads that are not confined as the uplink's are; `None` if those are not confined
+    /// either.
     pub outside: Option<Starter>,
     /// Directory of the spool.
     pub dir: PathBuf,
-    /// What a reload may change.
+    /// Settings that a reload may change.
     pub settings: Settings,
-    /// Who this host is.
+    /// Identity of this host.
     pub identity: Identity,
     /// The facts that the collector receives.
     pub host: HostInfo,
@@ -324,7 +324,7 @@ impl Exporter {
         self.connection.target()
     }
 
-    /// Who this host is and what is known of it, for a stream that starts.
+    /// Identity and facts of this host, for the start of a stream.
     pub fn hello(&self) -> proto::collector::Hello {
         proto::collector::Hello {
             host_id: self.identity.host_id.clone(),
@@ -339,7 +339,7 @@ impl Exporter {
         self.clock.to_unix_ns(MonotonicTime::now())
     }
 
-    /// What is known of the host, without what waits for the collector.
+    /// Facts about the host, without the spool.
     pub fn facts(&self) -> proto::collector::HostFacts {
         proto::collector::HostFacts {
             labels: self.shared.settings().labels.into_iter().collect(),
@@ -392,8 +392,8 @@ impl Exporter {
         self.shared.settings().withhold
     }
 
-    /// Has the sender end: at once when it is away, else when the last windows are acknowledged or
-    /// `deadline` has come. What waits then stays in the spool.
+    /// Ends the sender: at once if it is not connected, otherwise when the last windows are
+    /// acknowledged or at `deadline`. Windows that still wait stay in the spool.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.shared.stop.send_replace(Some(deadline));
         self.shared.wake.notify_one();

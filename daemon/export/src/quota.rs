@@ -11,12 +11,12 @@ use tokio::task::spawn_blocking;
 #[derive(Clone, Debug)]
 pub struct Quota {
     places: Arc<Semaphore>,
-    /// Who starts threads that are not confined as the uplink's are.
+    /// Starts threads that are not confined as the uplink's are.
     outside: Option<Starter>,
 }
 
 impl Quota {
-    /// One of `most` pieces of work; more wait for their turn.
+    /// Creates a quota of `most` pieces of work at a time; more wait for their turn.
     pub fn new(most: usize) -> Quota {
         Quota {
             places: Arc::new(Semaphore::new(most)),
@@ -24,7 +24,7 @@ impl Quota {
         }
     }
 
-    /// The same for work that looks at other processes, which threads of the uplink cannot.
+    /// The same for work that reads other processes, which threads of the uplink cannot do.
     pub fn outside(most: usize, starter: Starter) -> Quota {
         Quota {
             outside: Some(starter),

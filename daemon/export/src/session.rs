@@ -161,7 +161,7 @@ pub struct Session<'a> {
     identity: Arc<Identity>,
     stream: Stream,
     readers: Readers,
-    /// What is read and noted just now; the readers are there.
+    /// Disk work in progress; it owns the readers.
     disk_work: Option<DiskWork>,
     in_flight: Vec<InFlight>,
     in_flight_max: usize,
@@ -181,7 +181,7 @@ pub struct Session<'a> {
     heard: Instant,
     /// A window was answered.
     acked: bool,
-    /// One was answered in words that are not known.
+    /// A window got an unknown answer.
     misunderstood: bool,
 }
 
@@ -539,7 +539,7 @@ impl<'a> Session<'a> {
         deadline.is_some_and(|deadline| MonotonicTime::now() >= deadline)
     }
 
-    /// Nothing is to be sent any more.
+    /// Whether there is nothing left to send.
     fn is_finished(&self) -> bool {
         let shared = &self.exporter.shared;
         if !self.in_flight.is_empty() {
@@ -611,7 +611,7 @@ impl Exporter {
         self.finish(picked, Some(SpoolGap::of(Cause::Refused, &picked.header)));
     }
 
-    /// Takes a window out of the spool; true when it was there.
+    /// Removes a window from the spool; true if it was there.
     fn finish(&self, picked: &Picked, lost: Option<SpoolGap>) -> bool {
         let sequence = picked.header.sequence;
         let done = {

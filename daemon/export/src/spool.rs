@@ -64,7 +64,7 @@ struct Record {
 #[derive(Debug)]
 struct Segment {
     id: u64,
-    /// What it was called while all of it was in memory: who took records of it then still says so.
+    /// Its id while all of it was in memory, which readers of its records may still use.
     was: Option<u64>,
     identity: Arc<Identity>,
     /// Bytes of its file; 0 when it has none.
@@ -113,13 +113,13 @@ pub struct Stranded {
     pub identity: Arc<Identity>,
     /// Length of its file; none when it has none.
     pub file_len: Option<u64>,
-    /// Which record is the first of them.
+    /// Index of the first record.
     pub first: usize,
     /// They, acknowledged ones too: those behind need their tables.
     pub records: Vec<Arc<[u8]>>,
 }
 
-/// What became of records that are done with.
+/// Results of finished records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// They had not been done with before.
@@ -145,7 +145,7 @@ pub struct Picked {
     pub fresh: bool,
 }
 
-/// What waits.
+/// Windows that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Waiting {
     /// Windows not acknowledged yet.
@@ -160,7 +160,7 @@ pub struct Waiting {
 #[derive(Debug, Default)]
 pub struct Index {
     segments: VecDeque<Segment>,
-    /// What was given up.
+    /// What was dropped.
     pub gaps: Gaps,
     /// Sequence and end of the newest window of this run.
     last: Option<(u64, i64)>,
@@ -172,7 +172,7 @@ impl Index {
         self.segments.iter().position(named)
     }
 
-    /// Takes in a segment that an earlier run left. Returns false when nothing in it waits.
+    /// Adds a segment of an earlier run. Returns false if nothing in it waits.
     pub fn add_found(&mut self, id: u64, scanned: &Scanned) -> bool {
         let Some(identity) = &scanned.identity else {
             return false;
@@ -243,7 +243,7 @@ impl Index {
         self.finished(at)
     }
 
-    /// Takes a segment out when it is closed and all of it acknowledged; true when it was.
+    /// Removes a segment if it is closed and completely acknowledged, and returns whether it was.
     fn finished(&mut self, at: usize) -> bool {
         let segment = &self.segments[at];
         let finished = !segment.open && segment.unfinished().next().is_none();
@@ -279,7 +279,7 @@ impl Index {
         removed
     }
 
-    /// Gives up closed segments that hold memory until `need` more bytes of it are within `max`.
+    /// Drops closed segments in memory until `need` more bytes of it are within `max`.
     pub fn make_memory(&mut self, need: u64, max: u64) -> (bool, Vec<u64>) {
         let mut removed = Vec::new();
         while self.memory_bytes() + need > max {
@@ -314,7 +314,7 @@ impl Index {
         Some((lost, done))
     }
 
-    /// What is in memory only, by segments, oldest first.
+    /// Segments with records only in memory, oldest first.
     pub fn stranded(&self) -> Vec<Stranded> {
         let stranded = self.segments.iter().filter(|segment| segment.is_stranded());
         let records = |segment: &Segment| {
@@ -458,7 +458,7 @@ impl Index {
         Some(Arc::clone(&found.identity))
     }
 
-    /// What was sent and not answered waits again.
+    /// Makes unanswered windows wait again.
     pub fn unsend(&mut self, identity: &Identity) {
         for segment in &mut self.segments {
             if *segment.identity != *identity {
@@ -472,7 +472,7 @@ impl Index {
         }
     }
 
-    /// The same of all hosts and boots: no stream is left.
+    /// The same for all hosts and boots, when no stream is left.
     pub fn unsend_all(&mut self) {
         let records = self.segments.iter_mut().flat_map(|of| &mut of.records);
         for record in records.filter(|record| record.state == State::Sent) {
@@ -520,7 +520,7 @@ impl Index {
         self.segments.iter().map(Segment::memory_bytes).sum()
     }
 
-    /// What waits.
+    /// Windows that wait.
     pub fn waiting(&self) -> Waiting {
         let mut waiting = Waiting::default();
         for record in self.segments.iter().flat_map(Segment::unfinished) {

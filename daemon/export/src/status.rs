@@ -12,10 +12,10 @@ use std::time::Duration;
 /// A collector that has been away this long is worth a word: restarts take less.
 const AWAY_INFO: Duration = Duration::from_secs(120);
 
-/// One away for this long has most likely not just been restarted.
+/// A collector that is away for this long has most likely not just been restarted.
 const AWAY_WARNING: Duration = Duration::from_secs(600);
 
-/// What the threads have done, kept for those who ask.
+/// Progress of the threads, for the status.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     pub(super) taken_windows: u64,
@@ -138,7 +138,7 @@ impl Exporter {
         }
     }
 
-    /// What of the way to the collector does not work as it should.
+    /// Degradations of the upload to the collector.
     pub fn degradations(&self, now: MonotonicTime) -> Vec<Degradation> {
         let progress = lock(&self.shared.progress).clone();
         let (waiting, _) = self.waiting();

@@ -43,7 +43,7 @@ pub struct Stream {
     stack_ids: Vec<u32>,
     /// And back: the first is of id 1.
     stacks: Vec<StackId>,
-    /// What the collector has of them.
+    /// Which of them the collector has.
     definer: Definer,
     label_ids: Vec<u32>,
     labels_sent: u32,

@@ -21,7 +21,7 @@ const BLOCKING_THREADS: usize = 11;
 /// each would cost more than the work.
 const BLOCKING_KEEP: Duration = Duration::from_secs(60);
 
-/// What runs on the uplink. It ends when the daemon stops.
+/// A service on the uplink. It ends when the daemon stops.
 pub type Service = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body of `fp-uplink`: ends when all services have ended. One that panics ends it.

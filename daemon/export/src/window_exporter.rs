@@ -34,13 +34,13 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 /// A window on its way to the spool.
 #[derive(Debug)]
 pub struct SpoolEntry {
-    /// Which tables its ids are of; grows.
+    /// The generation of its tables; it grows.
     pub generation: u64,
     /// Definitions, to be taken before the body.
     pub tables: Vec<u8>,
     /// Facts, samples, accounts.
     pub body: Vec<u8>,
-    /// What the spool has to know of it.
+    /// Its header for the spool.
     pub header: WindowHeader,
 }
 
@@ -312,7 +312,7 @@ impl Carry {
     }
 }
 
-/// What `id` was carried to; makes room for it when it was not.
+/// The mapped value of `id`, for which it makes room if there is none.
 fn known(table: &mut Vec<u32>, id: u32) -> Option<u32> {
     let id = id as usize;
     if table.len() <= id {

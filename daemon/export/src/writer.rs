@@ -98,7 +98,7 @@ impl Writer {
         }
     }
 
-    /// Takes windows until the window exporter is gone.
+    /// Receives windows until the window exporter is gone.
     pub fn run(mut self, entries: &Receiver<SpoolEntry>) {
         self.open_dir();
         self.shared.wake.notify_one();
@@ -391,8 +391,8 @@ impl Writer {
         self.save_gaps();
     }
 
-    /// Takes in one segment of an earlier run. `newest_end` is the end of the newest window that is
-    /// known of this boot.
+    /// Adds one segment of an earlier run. `newest_end` is the end of the newest known window of
+    /// this boot.
     fn take_found(&self, dir: &Dir, id: u64, newest: bool, newest_end: &mut Option<i64>) {
         let scanned = match dir.scan(id, newest) {
             Ok(scanned) => scanned,
@@ -469,13 +469,13 @@ impl Writer {
         });
     }
 
-    /// Has the disk tried again at once.
+    /// Makes the next write try the disk again.
     #[cfg(test)]
     pub(super) fn forget_failure(&mut self) {
         self.failed = None;
     }
 
-    /// Takes the disk for failed.
+    /// Marks the disk as failed.
     #[cfg(test)]
     pub(super) fn fail(&mut self) {
         self.failed = Some(MonotonicTime::now());

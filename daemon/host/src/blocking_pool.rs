@@ -85,7 +85,7 @@ impl<T> Pending<T> {
     }
 }
 
-/// What has come of work under way; the rest is left in the list.
+/// Removes and returns finished work; the rest stays in the list.
 pub fn take_done<T>(list: &mut Vec<Pending<T>>) -> Vec<T> {
     let mut done = Vec::new();
     for pending in std::mem::take(list) {

@@ -13,7 +13,7 @@ use std::time::Duration;
 /// every second.
 pub const SILENT: Duration = Duration::from_secs(5);
 
-/// What the kernel said of a CPU.
+/// A notification of the kernel about a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuNotice {
     /// The CPU.
@@ -39,7 +39,7 @@ impl CpuNotice {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Its ring is dead.
@@ -55,7 +55,7 @@ pub enum Change {
     },
 }
 
-/// What is known of one CPU.
+/// State of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
     /// It runs.

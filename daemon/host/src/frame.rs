@@ -38,7 +38,7 @@ pub enum Mark {
     StillWaiting,
     /// The waker is withheld.
     WakerWithheld,
-    /// What ended the wait has more frames than are there.
+    /// The waker has more frames than are shown.
     WakerCut,
     /// No signal ends it.
     Uninterruptible,
@@ -50,7 +50,7 @@ pub enum Mark {
 const _: () = assert!(size_of::<RawFrame>() == 16);
 
 impl RawFrame {
-    /// Who woke, by the name of the thread.
+    /// A frame that names the waker thread.
     pub fn woken_by(thread: Comm) -> RawFrame {
         let mut name = [0; 15];
         name.copy_from_slice(&thread.0[..15]);
@@ -65,8 +65,8 @@ impl RawFrame {
         )
     }
 
-    /// What a person reads of one that is no code. No name of a thread is as long as what stands
-    /// there for others, so none looks like one.
+    /// The text of a mark. Names of threads are shorter than the texts of other marks, so none
+    /// looks like one.
     pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
         Some(match self {
             RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),

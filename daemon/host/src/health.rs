@@ -5,7 +5,7 @@
 pub struct Degradation {
     /// Stable word.
     pub id: &'static str,
-    /// What is so and what it means for profiles.
+    /// What the situation is and what it means for profiles.
     pub message: String,
     /// Command that fixes it; empty when there is none.
     pub remedy: String,

@@ -17,7 +17,7 @@ pub enum DirError {
     /// It cannot be made or opened.
     #[error("failed to open {what} `{}`", path.display())]
     Open {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum DirError {
     /// Others could read or write what is in it.
     #[error("failed to use {what} `{}`: {why}", path.display())]
     Refused {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum DirError {
     /// Another daemon has it.
     #[error("failed to lock {what} `{}`: another daemon uses it", path.display())]
     Locked {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,

@@ -64,7 +64,7 @@ fn octal(digits: &[u8; 3]) -> Option<u8> {
     })
 }
 
-/// What stands behind `name` and its colon in `/proc/PID/status`.
+/// The value of `name` in `/proc/PID/status`.
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = status.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

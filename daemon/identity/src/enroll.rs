@@ -25,7 +25,7 @@ const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 /// Largest answer. Unit: bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What a host calls itself.
+/// Id and name of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName {
     /// Never changes.
@@ -59,10 +59,10 @@ pub enum EnrollError {
     WrongFleet {
         /// Where.
         address: String,
-        /// What the check said.
+        /// The error of the check.
         source: tonic::transport::Error,
     },
-    /// Nobody answers.
+    /// There was no answer in time.
     #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
     Late {
         /// Where.
@@ -76,13 +76,13 @@ pub enum EnrollError {
     Clock {
         /// Where.
         address: String,
-        /// What the check said.
+        /// The error of the check.
         source: tonic::transport::Error,
     },
     /// The collector says no.
     #[error("the collector refuses this host: {}", .0.message())]
     Refused(Status),
-    /// What it answers cannot be used.
+    /// Its answer is unusable.
     #[error("failed to use the collector's answer: {0}")]
     Answer(String),
     /// The key of this host cannot be used.
@@ -264,7 +264,7 @@ fn signing_request(key_pem: &str) -> Result<Vec<u8>, EnrollError> {
     Ok(request.der().to_vec())
 }
 
-/// What an answer makes of the host, when it can be used: the certificate must be of its own key.
+/// The membership in an answer, if it is usable: the certificate must belong to the host's own key.
 fn membership(
     address: &str,
     host: &HostName,

@@ -25,7 +25,7 @@ pub struct Files {
     pub certificate: PathBuf,
     /// Its key. PEM.
     pub key: PathBuf,
-    /// Who signs the collector's. PEM.
+    /// Authorities that sign the collector's certificate. PEM.
     pub authorities: PathBuf,
 }
 
@@ -35,7 +35,7 @@ pub type Stamps = [Option<(i64, i64, u64, u64)>; 3];
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("failed to read `{path}`")]
     Read {
         /// Which.
@@ -43,7 +43,7 @@ pub enum FilesError {
         /// Why.
         source: io::Error,
     },
-    /// One is not what it should be.
+    /// A file has unusable content.
     #[error("failed to use `{path}`: {why}")]
     Unusable {
         /// Which.
@@ -54,7 +54,7 @@ pub enum FilesError {
 }
 
 impl Files {
-    /// What they are now.
+    /// Their current stamps.
     pub fn stamps(&self) -> Stamps {
         [&self.certificate, &self.key, &self.authorities].map(|path| {
             let meta = std::fs::metadata(path).ok()?;
@@ -110,7 +110,7 @@ impl Files {
     }
 }
 
-/// What a certificate calls its owner; for people.
+/// The owner's name in a certificate, for people.
 fn name(parsed: &X509Certificate<'_>) -> String {
     let names = parsed.subject_alternative_name().ok().flatten();
     let names = names.map_or(&[][..], |names| &names.value.general_names);

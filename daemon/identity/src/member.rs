@@ -64,7 +64,7 @@ pub struct Renewal {
 pub struct HostMember {
     dir: PathBuf,
     host: HostName,
-    /// Where the certificate is, where somebody else renews it.
+    /// The files of a certificate that another tool renews.
     files: Option<Files>,
     /// Open from the first use on: its directory is locked, so that no second daemon renews.
     store: Mutex<Option<Arc<IdentityStore>>>,
@@ -73,7 +73,7 @@ pub struct HostMember {
     /// How often it joined or left: a certificate that is renewed is the same membership.
     joined: AtomicU64,
     renewal: Mutex<Renewal>,
-    /// Who connects when the certificate is renewed, where the thread that does may not.
+    /// Connects for renewals, if the renewing thread is confined.
     dialer: OnceLock<Dialer>,
     /// Joining, leaving and renewing, one at a time: the disk and what is known must say the same.
     change: tokio::sync::Mutex<()>,
@@ -143,12 +143,12 @@ impl HostMember {
         Ok(Arc::clone(store.insert(opened)))
     }
 
-    /// What it calls itself.
+    /// Its id and name.
     pub fn host(&self) -> &HostName {
         &self.host
     }
 
-    /// What it is a member of.
+    /// Its membership.
     pub fn membership(&self) -> Option<Membership> {
         let known = self.membership.borrow();
         known.as_ref().map(|known| known.1.clone())
@@ -177,7 +177,7 @@ impl HostMember {
         lock(&self.renewal).clone()
     }
 
-    /// Has renewals connect by this one. Once.
+    /// Sets the dialer for renewals. Call it once.
     pub fn dial_by(&self, dialer: Dialer) {
         let _ = self.dialer.set(dialer);
     }
@@ -276,7 +276,7 @@ impl HostMember {
         }
     }
 
-    /// Takes what was read, unless it is what is known.
+    /// Applies what was read, unless it is unchanged.
     fn take(&self, read: Result<(String, Membership), FilesError>, now_unix_s: i64) {
         match read {
             Ok(new) => {

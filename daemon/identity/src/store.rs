@@ -26,7 +26,7 @@ pub enum StoreError {
     /// A file in it cannot be read or written.
     #[error("failed to {operation} `{file}` of the host's identity")]
     File {
-        /// What was to be done.
+        /// The operation that failed.
         operation: &'static str,
         /// Which.
         file: &'static str,
@@ -46,7 +46,7 @@ pub enum StoreError {
     Key(#[source] rcgen::Error),
 }
 
-/// What a host knows of its fleet.
+/// A host's membership in its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Where the collector is: `HOST:PORT`.
@@ -105,7 +105,7 @@ impl IdentityStore {
         Ok(pem)
     }
 
-    /// What the host knows of its fleet; none before it has joined one.
+    /// The host's membership; `None` before it has joined a fleet.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -3,7 +3,7 @@
 use host::time::MonotonicTime;
 use std::time::Duration;
 
-/// What is left of an allowance, as of some time.
+/// The rest of an allowance at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     at_once: u64,
@@ -34,7 +34,7 @@ impl Allowance {
         self.left
     }
 
-    /// So many were read.
+    /// Subtracts what was read.
     pub fn take(&mut self, read: u64) {
         self.left = self.left.saturating_sub(read);
     }

@@ -65,7 +65,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(3);
 /// How often it is looked at meanwhile.
 const CLOSING_STEP: Duration = Duration::from_millis(5);
 
-/// What may be asked for.
+/// What may be requested from runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskOptions {
     /// Attach to HotSpot and have it write its perf map.
@@ -122,7 +122,7 @@ pub struct RuntimeAttacher {
     runtimes: Option<Arc<Runtimes>>,
 }
 
-/// What is known of one process as a JVM.
+/// State of one process as a JVM.
 #[derive(Debug)]
 struct Jvm {
     process: AttachTarget,
@@ -143,7 +143,7 @@ struct Jvm {
 }
 
 impl RuntimeAttacher {
-    /// Nobody was asked yet.
+    /// Creates it before any process was asked.
     pub fn new(options: AskOptions) -> RuntimeAttacher {
         RuntimeAttacher {
             options,
@@ -226,7 +226,7 @@ impl RuntimeAttacher {
         written
     }
 
-    /// Takes what an attempt has brought; true when there is a map.
+    /// Handles the result of an attempt; true if there is a map.
     fn take_attempt(&mut self, id: ProcessId, now: MonotonicTime) -> bool {
         let Some(jvm) = self.jvms.get_mut(&id) else {
             return false;
@@ -312,7 +312,7 @@ impl RuntimeAttacher {
         self.dotnet_processes.forget(process);
     }
 
-    /// Has removed what is left over of processes that were forgotten.
+    /// Starts removing leftovers of forgotten processes.
     fn reap(&mut self) {
         for _ in 0..self.dotnet_processes.reap() {
             self.count(|counters| &counters.attach_maps_removed);
@@ -362,7 +362,7 @@ impl RuntimeAttacher {
         }
     }
 
-    /// What is still to be done of processes that are forgotten.
+    /// Number of forgotten processes with work left.
     fn left(&self) -> usize {
         self.orphans.len()
             + self.left_over.len()

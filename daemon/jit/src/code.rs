@@ -126,7 +126,7 @@ impl Code {
     }
 }
 
-/// What lay at an address at a time.
+/// The code at an address at a time.
 #[derive(Debug)]
 pub enum CodeLookup<'a> {
     /// This code, at this offset from its start.
@@ -178,9 +178,9 @@ impl Gone {
 /// The code of one process. See the head of this file.
 #[derive(Debug)]
 pub struct CodeMap {
-    /// What lies there now, by first address, without overlap.
+    /// Current code, by first address, without overlap.
     live: BTreeMap<u64, Piece>,
-    /// What went, by first address, in order of its end; short pieces.
+    /// Removed code, by first address, in order of its end; short pieces.
     gone: BTreeMap<u64, Vec<Gone>>,
     gone_count: usize,
     /// Long ones, in order of their end.
@@ -206,7 +206,7 @@ impl CodeMap {
         }
     }
 
-    /// Takes at most about this from now on; what is there stays.
+    /// Sets an approximate bound on its memory from now on; existing entries stay.
     pub fn set_bytes_max(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
@@ -239,7 +239,7 @@ impl CodeMap {
         true
     }
 
-    /// Whatever lay in the range went at `when`.
+    /// Removes all code in the range at `when`.
     pub fn unload(&mut self, range: Range<u64>, when: When) {
         let Range { start, end } = range;
         let below = self.live.range(..start).next_back();
@@ -292,8 +292,8 @@ impl CodeMap {
         true
     }
 
-    /// Takes over a list of all code there is, made from nothing: what it does not list any more
-    /// went, what it lists again came, both at `when`.
+    /// Adopts a newly made list of all existing code: code that it no longer lists went, and code
+    /// that it newly lists came, both at `when`.
     pub fn succeed(&mut self, newer: CodeMap, when: When) {
         let went: Vec<Range<u64>> = self
             .live
@@ -321,7 +321,7 @@ impl CodeMap {
         }
     }
 
-    /// What lay at an address at a time.
+    /// The code at an address at a time.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let live = self.live_at(address);
         if let Some(piece) = live
@@ -343,7 +343,7 @@ impl CodeMap {
         possible.map_or(CodeLookup::Nothing, |piece| found(piece, address))
     }
 
-    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    /// The code at an address during all of `from..=until`; `None` if it changed, or may have.
     pub fn steady(
         &self,
         address: u64,
@@ -518,7 +518,7 @@ fn found(piece: &Piece, address: u64) -> CodeLookup<'_> {
     CodeLookup::Code(&piece.code, address.wrapping_sub(piece.base))
 }
 
-/// What is freed with the last piece of a code.
+/// Memory that is freed with the last piece of a code.
 fn last_bytes(piece: &Piece) -> usize {
     match Arc::strong_count(&piece.code) {
         1 => piece.code.heap_bytes(),

@@ -81,7 +81,7 @@ pub enum DumpError {
     RecordSize(u32),
 }
 
-/// What was read of a file, since the last look.
+/// What was read from a file since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpCounts {
     /// Code that came.
@@ -99,7 +99,7 @@ pub struct DumpCounts {
     pub unwinding_dropped: u64,
 }
 
-/// What the gathered bytes are.
+/// The kind of part that is being gathered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
     #[default]
@@ -132,7 +132,7 @@ struct Prefix {
 #[derive(Debug)]
 pub struct DumpReader {
     part: Part,
-    /// What is gathered of the part, and how much it needs.
+    /// Bytes gathered for the part, and how many it needs.
     gathered: Vec<u8>,
     wanted: usize,
     /// Bytes to pass over before the part starts.
@@ -179,8 +179,8 @@ impl Default for DumpReader {
 }
 
 impl DumpReader {
-    /// Takes the next bytes of the file, which were written at `read` (used where the records' own
-    /// clock is not the sampler's).
+    /// Feeds the next bytes of the file, written at `read`, which is used if the records' own clock
+    /// is not the sampler's.
     ///
     /// # Errors
     /// When nothing more can be made of the file: the same error for all that follows. What was
@@ -237,7 +237,7 @@ impl DumpReader {
         self.closed
     }
 
-    /// What was read and left out since the last call.
+    /// Counts of what was read and skipped since the last call.
     pub fn take_counts(&mut self) -> DumpCounts {
         std::mem::take(&mut self.counts)
     }
@@ -302,7 +302,7 @@ impl DumpReader {
         self.wanted = PREFIX_BYTES;
     }
 
-    /// Has the next `wanted` bytes of the record gathered.
+    /// Gathers the next `wanted` bytes of the record.
     fn gather(&mut self, part: Part, wanted: usize) {
         self.part = part;
         self.wanted = wanted;

@@ -23,7 +23,7 @@ const ANCESTORS_MAX: usize = 4;
 pub struct InheritedPerfMap {
     /// The file.
     pub tail: Tail,
-    /// What of it counts: the memory that both share, by address.
+    /// The memory that both share, by address: only there does the map count.
     pub within: Vec<Range<u64>>,
 }
 

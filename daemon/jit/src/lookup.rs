@@ -42,7 +42,7 @@ pub struct JitSymbolLookup {
     owed: u8,
 }
 
-/// What is known of the processes of one batch.
+/// Names for the processes of one batch.
 #[derive(Debug, Default)]
 pub struct CodeMaps {
     by_process: HashMap<ProcessId, SharedCodeMap>,
@@ -52,7 +52,7 @@ pub struct CodeMaps {
     spent: Cell<Duration>,
 }
 
-/// What is known of one process, locked.
+/// Names for one process, locked.
 pub struct CodeMapGuard<'a> {
     known: MutexGuard<'a, GeneratedCode>,
     late: bool,
@@ -67,12 +67,12 @@ impl JitSymbolLookup {
         JitSymbolLookup { notices, owed: 0 }
     }
 
-    /// Has nobody to ask: generated code has no names.
+    /// Creates it without `fp-jit`: generated code has no names.
     pub fn closed() -> JitSymbolLookup {
         JitSymbolLookup::new(sync_channel(1).0)
     }
 
-    /// What is known of these processes, brought up to date first.
+    /// Names for these processes, brought up to date first.
     pub fn open(&mut self, wanted: Vec<SymbolRequest>, named_until: MonotonicTime) -> CodeMaps {
         if wanted.is_empty() {
             if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
@@ -108,7 +108,7 @@ impl CodeMaps {
         }
     }
 
-    /// What is known of one process.
+    /// State of one process.
     ///
     /// # Errors
     /// The reason for its frames to have no names.

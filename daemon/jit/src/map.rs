@@ -20,7 +20,7 @@ pub struct MapReader {
     /// True inside a line that is too long, until its end.
     skipping: bool,
     skipped: u64,
-    /// What counts, by address; `None`: all of it.
+    /// Addresses of the code to use; `None`: all of it.
     within: Option<Vec<Range<u64>>>,
 }
 
@@ -33,7 +33,7 @@ impl MapReader {
         }
     }
 
-    /// One that takes no other code than that of these addresses.
+    /// Restricts it to code at these addresses.
     pub fn only(mut self, within: Vec<Range<u64>>) -> MapReader {
         self.within = Some(within);
         self
@@ -55,7 +55,7 @@ impl MapReader {
             .is_none_or(|within| within.iter().any(holds))
     }
 
-    /// Takes the next bytes of the file, which were written at `read`.
+    /// Feeds the next bytes of the file, written at `read`.
     pub fn feed(&mut self, mut bytes: &[u8], read: When, code: &mut CodeMap) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = bytes.split_at(end);

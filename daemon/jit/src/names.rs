@@ -41,7 +41,7 @@ pub const MODULE: &str = "[jit]";
 /// A function without a name.
 const ANONYMOUS: &str = "(anonymous)";
 
-/// What a name says.
+/// Parts of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned<'a> {
     /// Compiled, or run by an interpreter.
@@ -81,7 +81,7 @@ impl<'a> Cleaned<'a> {
     }
 }
 
-/// Takes a raw name apart; see the table of the module.
+/// Splits a raw name; see the table of the module.
 pub fn clean(raw: &str) -> Cleaned<'_> {
     const RULES: [fn(&str) -> Option<Cleaned<'_>>; 9] = [
         v8, cpython, erlang, php, luajit, map_agent, hotspot, dotnet, mangled,

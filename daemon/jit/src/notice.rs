@@ -23,12 +23,12 @@ pub struct SymbolRequest {
     pub ended: bool,
 }
 
-/// What is known of one process, for the symbolizer.
+/// Names for one process, for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct SharedCodeMap {
     /// The process.
     pub id: ProcessId,
-    /// What is known; shared, and locked for moments.
+    /// The names; shared, and locked only briefly.
     pub known: Arc<Mutex<GeneratedCode>>,
     /// Its files were not read in time: there may be more.
     pub late: bool,
@@ -51,7 +51,7 @@ pub enum Notice {
         wanted: Vec<SymbolRequest>,
         /// No sample before this will be asked for.
         named_until: MonotonicTime,
-        /// Where the answer goes.
+        /// Where to send the answer.
         reply: SyncSender<Vec<SharedCodeMap>>,
     },
 }

@@ -25,7 +25,7 @@ pub(super) struct Work {
 #[derive(Default)]
 pub(super) struct ReadBatch {
     pub todo: Mutex<VecDeque<Work>>,
-    /// What helpers have in their hands, and since when.
+    /// Work in progress by helpers, and since when.
     pub in_hand: Mutex<Vec<(ProcessId, MonotonicTime)>>,
 }
 

@@ -58,7 +58,7 @@ impl Room {
     }
 }
 
-/// What is known of the generated code of one process.
+/// Everything known about the generated code of one process.
 #[derive(Debug)]
 pub struct GeneratedCode {
     room: Arc<Room>,
@@ -115,7 +115,7 @@ impl GeneratedCode {
         now
     }
 
-    /// What lay at an address at a time.
+    /// The code at an address at a time.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let found = match self.dumped.find(address, at) {
             CodeLookup::Nothing => self.listed.find(address, at),
@@ -127,7 +127,7 @@ impl GeneratedCode {
         }
     }
 
-    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    /// The code at an address during all of `from..=until`; `None` if it changed, or may have.
     pub fn steady(
         &self,
         address: u64,
@@ -153,8 +153,8 @@ impl GeneratedCode {
         is_there(&self.dumped) || is_there(&self.listed)
     }
 
-    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its
-    /// code.
+    /// The code for which rules are needed. A runtime that writes a jitdump writes there how to
+    /// step over its code.
     fn for_rules(&self) -> &CodeMap {
         match self.listed.is_empty() {
             true => &self.dumped,
@@ -179,7 +179,7 @@ impl Drop for GeneratedCode {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Debug, Default)]
 pub struct ReadRequest {
     /// Addresses with samples: where one of them is not known, other files are looked for.
@@ -194,7 +194,7 @@ pub struct ReadRequest {
     pub named_until: MonotonicTime,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Debug, Default)]
 pub struct ReadOutcome {
     /// Addresses that are still not known.
@@ -205,7 +205,7 @@ pub struct ReadOutcome {
     pub follows: bool,
     /// Memory held. Unit: bytes.
     pub bytes: usize,
-    /// What was read. Unit: bytes.
+    /// How much was read. Unit: bytes.
     pub read: u64,
     /// Other rules than before for stepping over the code.
     pub rules: Option<Arc<GeneratedRules>>,
@@ -255,12 +255,12 @@ impl MapFile {
 struct DumpFile {
     tail: Tail,
     reader: DumpReader,
-    /// Nothing more can be made of it, or the runtime closed it.
+    /// It is unreadable, or the runtime closed it.
     is_done: bool,
 }
 
 impl Reader {
-    /// Nothing is open yet. `started_by` is the latest time the process can have started.
+    /// Creates it without open files. `started_by` is the latest time the process can have started.
     pub fn new(pid: Pid, started_by: MonotonicTime, options: Options) -> Reader {
         Reader {
             pid,

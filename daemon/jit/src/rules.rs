@@ -53,7 +53,7 @@ const ARENAS_MAX: usize = 1024;
 /// askings, of a second.
 const UNNAMED_EVERY: u64 = 64;
 
-/// What a builder did, since the last look.
+/// Counters of a builder since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
     /// Pieces of code that came with rules.
@@ -90,7 +90,7 @@ enum Beam {
     Stacks(Arc<BeamStacks>),
 }
 
-/// What is to be looked at in a process; see [`RulesBuilder::unseen`].
+/// What needs to be examined in a process; see [`RulesBuilder::unseen`].
 #[derive(Debug)]
 pub struct ToLook {
     pid: Pid,
@@ -252,7 +252,7 @@ impl RulesBuilder {
         }
     }
 
-    /// Takes in what was found; `code` is what is named now.
+    /// Adds what was found; `code` has the current names.
     pub fn add(&mut self, found: RuleScan, code: &CodeMap) {
         if !matches!(found.beam, Beam::Unknown) {
             self.beam = found.beam;
@@ -316,7 +316,7 @@ impl RulesBuilder {
         Some(Arc::new(rules.with_beam(beam)))
     }
 
-    /// What was done since the last call.
+    /// Counters since the last call.
     pub fn take_counts(&mut self) -> RuleCounts {
         std::mem::take(&mut self.counts)
     }
@@ -326,7 +326,7 @@ impl RulesBuilder {
         self.pieces.len() * 48 + self.known_rows * size_of::<(u32, Rule)>() + self.known.len() * 48
     }
 
-    /// Gives rows to a piece of code, where nothing is. False when the bounds refuse it.
+    /// Adds rows for a piece of code where there are none. False if a bound rejects it.
     fn put(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) -> bool {
         let known = self.known.get(rows).cloned();
         let room = known.is_some() || self.known_rows + rows.len() <= ROWS_MAX;

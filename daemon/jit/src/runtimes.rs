@@ -64,7 +64,7 @@ impl StackCounts {
     }
 }
 
-/// What came of asking a process for its names.
+/// Result of asking a process for its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskReport {
     /// Why there is no map; nothing when there is one.
@@ -92,11 +92,11 @@ pub struct RuntimeEntry {
     pub pid: Pid,
     /// Name of its main thread.
     pub comm: Comm,
-    /// What is known of it; nothing before it was looked at, or when it ended before.
+    /// Facts about it; `None` before it was examined, or if it ended before that.
     pub facts: Option<Facts>,
     /// Counts of the last one to two minutes.
     pub counts: StackCounts,
-    /// What came of asking it, if it was.
+    /// Result of asking it, if it was asked.
     pub asked: Option<AskReport>,
     before: StackCounts,
     /// When it was last looked at.
@@ -142,7 +142,7 @@ impl Runtimes {
         lock(&self.table)
     }
 
-    /// What came of asking a process.
+    /// Stores the result of asking a process.
     pub fn note_asked(&self, process: ProcessId, report: AskReport) {
         let mut table = self.lock();
         match table.entries.get_mut(&process) {

@@ -40,7 +40,7 @@ pub struct Tail {
     read: u64,
     /// The last bytes read.
     joint: Vec<u8>,
-    /// What is not read yet was written after this.
+    /// Content that was not read yet was written after this time.
     after: MonotonicTime,
     /// The latest time given for what was read.
     by: MonotonicTime,
@@ -61,8 +61,8 @@ pub struct FileState {
     started: MonotonicTime,
 }
 
-/// What an earlier process left at the path: of no meaning for this one, and neither when this one
-/// goes on writing to it.
+/// A file that an earlier process left at the path: it does not describe this process, even if this
+/// process continues to write to it.
 #[derive(Debug)]
 pub struct Left {
     id: (u64, u64),
@@ -95,7 +95,7 @@ impl Tail {
         self.id == other.id
     }
 
-    /// Nothing of it was there before `other` was last read.
+    /// Sets that none of it existed before `other` was last read.
     pub fn follows(&mut self, other: &Tail) {
         (self.after, self.by) = (other.after, other.by);
     }

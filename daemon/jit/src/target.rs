@@ -44,7 +44,7 @@ pub fn maps_of(pid: u32) -> io::Result<impl BufRead> {
     Ok(BufReader::new(maps.take(MAPS_BYTES_MAX)))
 }
 
-/// What must be known of a process before its files are believed.
+/// Facts about a process that are needed before its files are trusted.
 #[derive(Debug)]
 pub struct Target {
     /// Its root directory.
@@ -121,8 +121,8 @@ pub fn status_of(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&status).into_owned())
 }
 
-/// Who root of a user namespace is outside, from `/proc/PID/uid_map`: lines of first id inside,
-/// first id outside, count.
+/// The outside user id of a user namespace's root, from `/proc/PID/uid_map`: lines of first id
+/// inside, first id outside, count.
 pub fn root_uid(uid_map: &str) -> Option<u32> {
     uid_map.lines().find_map(|line| {
         let mut numbers = line

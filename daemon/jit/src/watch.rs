@@ -39,7 +39,7 @@ pub const PROCESSES_MAX: usize = 1024;
 /// is known no better than this.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The same while there are processes but none has samples: only to forget them in time.
+/// The same while there are processes but none has samples: only needed to forget them in time.
 const LAZY_TICK: Duration = Duration::from_secs(60);
 
 /// How long after its last sample a process's files are read on. Three default windows.
@@ -49,8 +49,8 @@ const ACTIVE: Duration = Duration::from_secs(30);
 /// freed.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Where a process has no file yet it is looked for again after this, then twice this and so on,
-/// and with each batch that has samples of it.
+/// If a process has no file yet, the file is looked for again after this time, then twice this and
+/// so on, and with each batch that has samples of it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest such wait; after it only batches are a reason to look.
@@ -73,7 +73,7 @@ const WAITS: Duration = Duration::from_secs(2);
 /// A process with files that take longer than this is skipped at ticks: others come first.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Who has read this much may take long.
+/// A reader that has read this much is allowed to take long.
 const SLOW_BYTES: u64 = 1 << 20;
 
 /// How long a process is rejected if its code needs more memory than there is.
@@ -90,7 +90,7 @@ const ALL_BYTES_AT_ONCE: u64 = 256 << 20;
 /// See [`ALL_BYTES_AT_ONCE`].
 const ALL_BYTES_PER_S: u64 = 16 << 20;
 
-/// What is kept of one process.
+/// State of one process.
 struct Watched {
     whose: ProcessInstance,
     known: Arc<Mutex<GeneratedCode>>,
@@ -179,7 +179,7 @@ fn started_by(whose: ProcessInstance, created: MonotonicTime) -> MonotonicTime {
     }
 }
 
-/// What every process starts with.
+/// Initial state of every process.
 struct Defaults {
     options: Options,
     room: Arc<Room>,
@@ -193,7 +193,7 @@ pub struct Watcher {
     counters: Arc<SymbolCounters>,
     processes: HashMap<ProcessId, Watched>,
     pub(super) helpers: BlockingPool,
-    /// What helpers bring back.
+    /// Results of helpers.
     done: Arc<Mutex<Vec<Work>>>,
     attacher: RuntimeAttacher,
     /// Rules to the sampler.
@@ -372,7 +372,7 @@ impl Watcher {
         shared
     }
 
-    /// What is due once a second.
+    /// Work that is due once a second.
     pub fn tick(&mut self, now: MonotonicTime) {
         self.collect();
         self.forget_ended(now);
@@ -400,7 +400,7 @@ impl Watcher {
         self.look_at(written);
     }
 
-    /// Has helpers do what is wished, and waits for them, for a while.
+    /// Has helpers carry out the requests, and waits for them for a limited time.
     fn work(&mut self, requests: Vec<(ProcessId, ReadRequest)>) {
         self.collect();
         let turn = Arc::new(ReadBatch::default());
@@ -464,7 +464,7 @@ impl Watcher {
         })
     }
 
-    /// Has helpers work until all is done, or time is up. What is late they bring later.
+    /// Has helpers work until everything is done or the time is over. Late results arrive later.
     fn see_through(&mut self, turn: &Arc<ReadBatch>) {
         let started = MonotonicTime::now();
         let waits = WAITS.max(self.wait);
@@ -509,7 +509,7 @@ impl Watcher {
         }
     }
 
-    /// Takes back what helpers have brought.
+    /// Collects the results of helpers.
     fn collect(&mut self) {
         let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
         let now = MonotonicTime::now();
@@ -551,7 +551,7 @@ impl Watcher {
         }
     }
 
-    /// Gives the sampler the rules it has not got. When its queue is full they wait.
+    /// Sends the sampler the rules it does not have yet. They wait while its queue is full.
     fn send_rules(&mut self) {
         for watched in self.processes.values_mut() {
             let Some(rules) = watched.rules.take() else {

@@ -76,7 +76,7 @@ impl Field {
     }
 }
 
-/// What is common to the tracepoints: the id, and in what the kernel was.
+/// Common fields of the tracepoints: the id, and the kernel's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Common {
     id: u16,
@@ -108,11 +108,11 @@ pub enum Leaving {
 /// A switch from one thread to another. Thread ids are those of the initial pid namespace; 0: idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// Who leaves.
+    /// The thread that leaves.
     pub prev: u32,
     /// How.
     pub leaving: Leaving,
-    /// Who runs now.
+    /// The thread that runs now.
     pub next: u32,
 }
 
@@ -131,7 +131,7 @@ pub enum Within {
 /// A wake-up of a thread, by the one that is on the CPU or by an interrupt on top of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waking {
-    /// Who is woken.
+    /// The woken thread.
     pub woken: u32,
     /// By what.
     pub within: Within,

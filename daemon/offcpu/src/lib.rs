@@ -56,7 +56,7 @@ pub struct Who {
     pub cgroup: CgroupId,
 }
 
-/// Who or what ended a wait.
+/// The waker: who or what ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker<'a> {
     /// Name of the thread that did, or was interrupted.
@@ -85,11 +85,11 @@ pub enum Ending<'a> {
 /// A wait that is over, or that goes on at the end of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait<'a> {
-    /// Who waited.
+    /// The thread that waited.
     pub who: Who,
-    /// What for: any but [`Leaving::Preempted`] and [`Leaving::Dead`].
+    /// Why it left: any reason except [`Leaving::Preempted`] and [`Leaving::Dead`].
     pub leaving: Leaving,
-    /// Where, leaf first.
+    /// Its stack, leaf first.
     pub frames: &'a [host::frame::RawFrame],
     /// How that stack ended.
     pub end: StackEnd,
@@ -154,7 +154,7 @@ impl CpuMask {
 
 macro_rules! wait_counts {
     ($($(#[$meta:meta])* $field:ident,)*) => {
-        /// What was seen in a capture, and what could not be.
+        /// Counts of what a capture saw and missed.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct WaitCounts {
             $($(#[$meta])* pub $field: u64,)*
@@ -171,7 +171,7 @@ macro_rules! wait_counts {
                 }
             }
 
-            /// What happened since `before` was counted.
+            /// Difference to an earlier count.
             pub fn since(&self, before: &WaitCounts) -> WaitCounts {
                 WaitCounts {
                     $($field: self.$field - before.$field,)*
@@ -201,7 +201,7 @@ wait_counts! {
     wakers_unseen,
     /// Large copies that showed what likeness would have said of the same wait.
     alike_checked,
-    /// Those of these copies that showed the likeness to be wrong.
+    /// Copies among these that showed the estimate to be wrong.
     alike_wrong,
     /// Waits shorter than was asked for: left out.
     short,
@@ -219,7 +219,7 @@ wait_counts! {
     unknown,
     /// The most that they can have lasted, as far as a start is known.
     unknown_ns,
-    /// Those of the unknown waits that went on while records were lost.
+    /// Unknown waits that were in progress while records were lost.
     unknown_lost,
     /// Times a thread was not followed because [`THREADS_MAX`] are.
     threads_refused,
@@ -242,7 +242,7 @@ impl WaitCounts {
         self.alike_wrong += after.wrong - before.wrong;
     }
 
-    /// What a profile says of its waits.
+    /// Statistics of the waits for a profile.
     pub fn summary(&self) -> profile::Waits {
         profile::Waits {
             complete: self.waits - self.estimated - self.ongoing,
@@ -274,7 +274,7 @@ impl WaitCounts {
         }
     }
 
-    /// What the reader of a capture must know, for people.
+    /// Notices for the reader of a capture.
     pub fn notices(&self) -> Vec<String> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let mut notices = Vec::new();

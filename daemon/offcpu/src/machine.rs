@@ -100,7 +100,7 @@ enum SeenBy {
     Both,
 }
 
-/// Who woke it, and when.
+/// Its waker, and when.
 struct Woken {
     time: MonotonicTime,
     /// No switch was lost between the start of the wait and this, so it ended that wait and no
@@ -136,12 +136,12 @@ enum End {
     Ongoing,
 }
 
-/// What is known of a CPU.
+/// State of a CPU.
 #[derive(Clone, Copy, Default)]
 struct Cpu {
     /// Switches seen.
     switches: u64,
-    /// Who runs since the newest of these; 0: the idle task.
+    /// The thread that runs since the newest of these; 0: the idle task.
     next: Option<Tid>,
     /// A switch away from its idle task was seen.
     idle_left: bool,
@@ -180,7 +180,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// One that leaves out waits shorter than `min_wait`.
+    /// Creates a machine that leaves out waits shorter than `min_wait`.
     pub fn new(min_wait: Duration) -> Machine {
         Machine::with_bounds(min_wait, THREADS_MAX, FRAMES_MAX)
     }
@@ -365,8 +365,8 @@ impl Machine {
         }
     }
 
-    /// Who a thread was when it was last seen to leave. One that ends leaves some more times when
-    /// its process has forgotten it.
+    /// Identity of a thread when it was last seen leaving. An ending thread leaves a few more times
+    /// after its process has forgotten it.
     pub fn who(&self, tid: Tid) -> Option<Who> {
         self.threads.get(&tid).map(|thread| thread.who)
     }
@@ -435,7 +435,7 @@ impl Machine {
         self.release(None, before);
     }
 
-    /// Gives out the waits that go on at `end`, up to it, and forgets all threads.
+    /// Emits the waits that are still in progress at `end`, up to it, and forgets all threads.
     pub fn finish(&mut self, end: MonotonicTime, emit: &mut impl FnMut(Wait<'_>)) {
         self.reach(end);
         let mut threads = std::mem::take(&mut self.threads);

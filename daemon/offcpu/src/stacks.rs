@@ -105,7 +105,7 @@ impl Stacks {
         &self.slots[stack.0 as usize].frames
     }
 
-    /// Gives a stack back.
+    /// Releases a stack.
     pub fn release(&mut self, stack: StackRef) {
         let at = stack.0;
         let slot = &mut self.slots[at as usize];

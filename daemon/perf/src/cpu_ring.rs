@@ -65,7 +65,7 @@ impl CpuCounts {
     }
 }
 
-/// What is known of the records of a ring up to some position.
+/// State of a ring's records up to some position.
 #[derive(Clone, Copy, Debug)]
 struct RingState {
     meter: LossMeter,
@@ -115,10 +115,10 @@ pub struct CpuRing {
     counts_losses: bool,
     /// The event says for how long it was counted.
     counts_times: bool,
-    /// What a ring that no kernel fills says in its place.
+    /// Values for a ring that no kernel fills.
     told_times: Option<(u64, u64)>,
     told_lost: Option<u64>,
-    /// What each sample stands for, where samples do not say; else 0.
+    /// Weight of each sample if samples do not contain it; else 0.
     fixed_period: u64,
     /// After the records given back, and after those of the scan.
     known: RingState,
@@ -126,7 +126,7 @@ pub struct CpuRing {
     /// Head when the scan started, and up to where it has gone.
     head: Position,
     scanned: Position,
-    /// Its CPU is not to be sampled through this ring any more: it goes when it is empty.
+    /// Its CPU is no longer sampled through this ring, which is removed once it is empty.
     leaving: bool,
     /// The scan ended because it found its share, not because there was no more.
     more: bool,
@@ -145,19 +145,19 @@ struct Still {
     scans: u8,
 }
 
-/// What a scan of all rings finds.
+/// Result of a scan of all rings.
 pub(super) struct ScanResult {
     /// Records, by time, number of the ring, and position in it.
     pub(super) index: Vec<(MonotonicTime, u32, Position)>,
     /// Samples that are missing, by number of the ring.
     pub(super) gaps: Vec<(u32, LossGap)>,
-    /// What is not younger than this belongs to the rings before these.
+    /// Records that are not younger than this belong to the previous rings.
     pub(super) start: MonotonicTime,
-    /// Where a record that wraps is put together.
+    /// Buffer for a record that wraps.
     pub(super) scratch: Scratch,
 }
 
-/// What a scan does with records beyond the share of its ring.
+/// What to do with records beyond a ring's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverflowPolicy {
     /// They wait for the next scan.
@@ -226,7 +226,7 @@ impl CpuRings {
 }
 
 impl From<CpuRing> for CpuRings {
-    /// One for all records.
+    /// One ring for all records.
     fn from(samples: CpuRing) -> CpuRings {
         CpuRings {
             samples,
@@ -323,7 +323,7 @@ impl CpuRing {
         }
     }
 
-    /// The same ring for the side band alone.
+    /// Makes this ring one for the side band only.
     pub fn of_side_band(mut self) -> CpuRing {
         self.is_side_band = true;
         self
@@ -363,8 +363,8 @@ impl CpuRing {
         Ok(())
     }
 
-    /// What this CPU's clock would have sampled from `since` to `until`, or to the start of this
-    /// ring.
+    /// Number of samples that this CPU's clock would have taken from `since` to `until`, or to the
+    /// start of this ring.
     pub(super) fn missed_between(
         &self,
         since: MonotonicTime,
@@ -609,12 +609,12 @@ impl CpuRing {
         event::read_counts(counter.as_raw_fd(), self.counts_losses, true)?.times
     }
 
-    /// Has a ring that no kernel fills say for how long its event was counted: tests.
+    /// Sets for how long the event of a ring that no kernel fills was counted, for tests.
     pub fn tell_times(&mut self, enabled_ns: u64, running_ns: u64) {
         self.told_times = Some((enabled_ns, running_ns));
     }
 
-    /// Has a ring that no kernel fills say how many records found no room: tests.
+    /// Sets how many records a ring that no kernel fills lost, for tests.
     pub fn tell_lost(&mut self, records: u64) {
         self.told_lost = Some(records);
     }

@@ -21,7 +21,7 @@ pub enum RingsError {
         cpu: u32,
         /// Bytes asked for.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -30,7 +30,7 @@ pub enum RingsError {
     Enable {
         /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },

@@ -116,8 +116,8 @@ impl LossMeter {
         }
     }
 
-    /// What an event with a fixed pace would have taken from `since` to `until`, or to the start of
-    /// this meter, which has seen nothing yet.
+    /// Number of samples that an event with a fixed period would have taken from `since` to
+    /// `until`, or to the start of this meter, which has seen nothing yet.
     pub fn missed_between(
         &self,
         since: MonotonicTime,

@@ -17,7 +17,7 @@ use std::path::Path;
 /// agents that sample by BPF hold some too, run always, and read no mappings.
 const READERS: [&[u8]; 3] = [b"perf", b"samply", b"simpleperf"];
 
-/// What a descriptor of an event is linked to.
+/// Link target of an event's descriptor in /proc.
 const EVENT: &[u8] = b"anon_inode:[perf_event]";
 
 /// True while a program records mappings by events that are older than any opened from now on.

@@ -63,7 +63,7 @@ impl Limits {
     };
 }
 
-/// What the machine offers.
+/// Facts about the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs to sample.
@@ -228,8 +228,7 @@ pub struct SetPlan {
     pub watermark_bytes: usize,
     /// Bytes of user stack copied with each sample.
     pub stack_bytes: u32,
-    /// What the reader of the profile must know: less is copied than was asked for, or rings are
-    /// small.
+    /// Notices for the reader of the profile: less is copied than requested, or rings are small.
     pub notices: Vec<String>,
 }
 

@@ -20,10 +20,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// What makes an event take a sample.
+/// When an event takes a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Every {
-    /// So many samples a second on a CPU where it happens often enough.
+    /// Samples per second on a CPU where the event occurs often enough.
     Rate(u32),
     /// A sample every so many events; of clocks: nanoseconds.
     Period(u64),
@@ -36,7 +36,7 @@ pub struct Source {
     pub kind: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// Where a uprobe is to be set.
+    /// Where to set a uprobe.
     pub uprobe: Option<Uprobe>,
 }
 
@@ -85,7 +85,7 @@ impl Uprobe {
     }
 }
 
-/// The same instruction of the same file, by whichever descriptor.
+/// Equal if they are the same instruction of the same file, whichever descriptor is used.
 impl PartialEq for Uprobe {
     fn eq(&self, other: &Uprobe) -> bool {
         self.place() == other.place()

@@ -13,8 +13,8 @@ use perf_event_open_sys::bindings as sys;
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Malformed;
 
-/// Which optional fields the records of an event carry. One layout for all rings of the continuous
-/// profile, and one for each event of a capture.
+/// Which optional fields the records of an event contain. There is one layout for all rings of the
+/// continuous profile, and one for each event of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `PERF_SAMPLE_CGROUP` is on.
@@ -28,7 +28,7 @@ pub struct Layout {
     pub user_stack: bool,
     /// `PERF_SAMPLE_RAW` is on.
     pub raw: bool,
-    /// What each sample stands for where `PERF_SAMPLE_PERIOD` is off; 0: it is on.
+    /// Weight of each sample if `PERF_SAMPLE_PERIOD` is off; 0: it is on.
     pub fixed_period: u64,
 }
 
@@ -128,14 +128,14 @@ pub struct Sample<'a> {
     pub time: MonotonicTime,
     /// Where.
     pub cpu: CpuId,
-    /// What the sample stands for, in the event's unit.
+    /// Weight of the sample, in the event's unit.
     pub period: u64,
     /// Kernel and user chain.
     pub callchain: Callchain<'a>,
     /// For unwinding from a copied stack.
     pub user: Option<UserState<'a>>,
-    /// What a tracepoint recorded, as its `format` file describes it, padding behind; `None` when
-    /// not asked for. May hold names and text of strangers.
+    /// Data of a tracepoint, as its `format` file describes it, followed by padding; `None` if not
+    /// requested. May contain untrusted names and text.
     pub raw: Option<&'a [u8]>,
     /// cgroup in the hierarchy of perf_event; 0 when not asked for.
     pub cgroup: CgroupId,
@@ -297,7 +297,7 @@ pub fn is_sample(record: &[u8]) -> bool {
     header(record).is_ok_and(|(kind, _)| kind == sys::PERF_RECORD_SAMPLE)
 }
 
-/// What a record says of the flow of samples in its ring.
+/// What a record says about the flow of samples in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowEvent {
     /// A sample, and what it stands for.

@@ -28,7 +28,7 @@ pub struct Ring {
     data_offset: usize,
     /// Size of the data area; a power of two.
     data_size: usize,
-    /// Where the reader stands: everything before is done with.
+    /// Position of the reader: everything before it was processed.
     tail: u64,
 }
 
@@ -36,7 +36,7 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(pub u64);
 
-/// What a scan of a ring found wrong. The ring is then emptied up to its head.
+/// Damage found by the scan of a ring. The ring is then emptied up to its head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damaged;
 
@@ -116,12 +116,12 @@ impl Ring {
         Position(head.load(Ordering::Acquire))
     }
 
-    /// Where the reader stands.
+    /// Position of the reader.
     pub fn tail(&self) -> Position {
         Position(self.tail)
     }
 
-    /// Gives everything before `position` back to the kernel. No record from there may be in use.
+    /// Returns everything before `position` to the kernel. No record in it may be in use.
     pub fn release(&mut self, position: Position) {
         self.tail = position.0;
         // SAFETY: as in `head`; data_tail is written by this thread only.

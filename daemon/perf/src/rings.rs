@@ -82,7 +82,7 @@ const WAITS_FULL: u64 = 64;
 /// The rings of all CPUs.
 pub struct Rings {
     rings: Vec<CpuRing>,
-    /// Those of captures.
+    /// Sets of captures.
     sets: Vec<RingSet>,
     /// Counts of each CPU that was ever sampled.
     counts: BTreeMap<CpuId, CpuCounts>,
@@ -94,7 +94,7 @@ pub struct Rings {
     fills_in: Duration,
     /// Time of the newest record when something was lost last.
     lost_at: Option<MonotonicTime>,
-    /// What the last drain learned of.
+    /// Findings of the last drain.
     pub stats: DrainStats,
     /// Records that were older than ones already handed out.
     pub late: u64,
@@ -132,7 +132,7 @@ fn quiet(stats: DrainStats, rings: usize, fills_in: Duration, careful: bool) -> 
     })
 }
 
-/// What a drain learned of what is missing.
+/// Findings of a drain about losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainStats {
     /// Records that found no room in rings of samples, of all kinds.
@@ -166,7 +166,7 @@ impl DrainStats {
     }
 }
 
-/// What a drain hands out.
+/// An item that a drain hands out.
 pub enum Drained<'a> {
     /// Samples that are missing; before all records.
     LossGap(LossGap),
@@ -302,12 +302,12 @@ impl Rings {
         self.sets.iter_mut().find(|set| set.key == key)
     }
 
-    /// Takes over the sets of captures of the rings that go.
+    /// Takes over the sets of captures from the replaced rings.
     pub fn adopt_sets(&mut self, others: &mut Rings) {
         self.sets.append(&mut others.sets);
     }
 
-    /// Has no capture sample a CPU that went away. Returns whether any did.
+    /// Stops all captures from sampling a CPU that went away. Returns whether any did.
     pub fn leave_sets(&mut self, cpu: CpuId) -> bool {
         let left = self.sets.iter_mut().map(|set| set.leave(cpu));
         left.fold(false, |any, left| any | left)

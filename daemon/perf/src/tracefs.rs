@@ -49,7 +49,7 @@ pub enum TracefsError {
         category: String,
         /// Its name.
         name: String,
-        /// What there is instead.
+        /// What exists instead.
         hint: String,
     },
     /// Reading failed.
@@ -57,11 +57,11 @@ pub enum TracefsError {
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Its number is not one.
+    /// Its id is not a number.
     #[error("failed to read `{path}`: not a number")]
     Damaged {
         /// The file.

@@ -22,7 +22,7 @@ use std::time::Duration;
 /// older windows downsampled for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 
-/// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
+/// Tolerance at the ends of ranges, which are shown to the millisecond. Unit: nanoseconds.
 const SLACK_NS: i64 = 1_000_000;
 
 /// Why a pin gave no answer.
@@ -229,7 +229,7 @@ impl Pins {
         messages.map_err(|source| PinError::Read { id, source })
     }
 
-    /// What was captured with a pin.
+    /// The capture of a pin.
     ///
     /// # Errors
     /// When there is no such pin, nothing was captured, or it cannot be read.

@@ -95,7 +95,7 @@ impl Disk {
             .map(drop)
     }
 
-    /// What was noted; of a note that makes no sense nothing, so that the pin goes once more.
+    /// The note; none if it makes no sense, so that the pin is uploaded once more.
     fn uploaded(&self, id: u64) -> Option<UploadRecord> {
         let path = self.dir.path(id, UPLOADED);
         let file = options().read(true).open(path).ok()?;
@@ -159,7 +159,7 @@ impl Disk {
         self.dir.remove(id, &[UPLOADED]);
     }
 
-    /// What a file says of its pin, and whether it was complete to its end.
+    /// The description of a pin in its file, and whether the file was complete.
     fn entry(&self, id: u64) -> Result<(Entry, bool), ReadError> {
         let found = self.dir.scan(&PIN, id, true)?;
         let pin = wire::Pin::decode(&found.facts[..]).map_err(|_| ReadError::Header)?;

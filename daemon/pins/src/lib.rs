@@ -51,7 +51,7 @@ const PIN_SHARE: u64 = 4;
 /// A chunk: one window, packed. Cheap to hold while it waits.
 type Chunk = Arc<[u8]>;
 
-/// What happened to pins since the start.
+/// Counters of pins since the start.
 #[derive(Debug, Default)]
 pub struct PinCounts {
     /// Opened.
@@ -73,7 +73,7 @@ pub struct PinCounts {
     pub upload_failures: AtomicU64,
 }
 
-/// Which collector has a pin, or has refused it, and whether with its capture.
+/// Which collector has or rejected a pin, and whether including its capture.
 #[derive(Clone, Debug, PartialEq)]
 struct UploadRecord {
     to: String,
@@ -81,7 +81,7 @@ struct UploadRecord {
     refused: bool,
 }
 
-/// What is known of a pin.
+/// State of a pin.
 #[derive(Clone, Debug, PartialEq, Default)]
 struct Entry {
     /// Range and bytes as they are now.
@@ -92,7 +92,7 @@ struct Entry {
     capture_bytes: u64,
     /// Chunks that are not on disk yet, behind those that are.
     waiting: Vec<Chunk>,
-    /// What was captured, when it is not on disk yet.
+    /// The capture, if it is not on disk yet.
     waiting_capture: Option<Arc<Evidence>>,
     /// Windows are still added to it.
     open: bool,
@@ -155,11 +155,11 @@ pub struct Pins {
     clock: Arc<WallAnchor>,
     /// Why the disk takes nothing now.
     error: Mutex<Option<String>>,
-    /// One has closed, or has its capture.
+    /// Notified when a pin has closed, or has its capture.
     closed: Notify,
     /// One pin is unpacked at a time.
     unpacking: Mutex<()>,
-    /// What happened.
+    /// Counters.
     pub counts: PinCounts,
 }
 
@@ -212,7 +212,7 @@ impl Pins {
         self.len() == 0
     }
 
-    /// What is wrong with keeping pins.
+    /// The degradation if pins cannot be stored.
     pub fn degradation(&self) -> Option<Degradation> {
         let error = lock(&self.error).clone()?;
         let waiting: u64 = lock(&self.list).iter().map(Entry::waiting_bytes).sum();
@@ -382,8 +382,8 @@ impl Pins {
     }
 }
 
-/// Which pin goes first: the oldest of the trigger that takes most, of those with more than one.
-/// Where each has one alone, the oldest. Never one that is still added to.
+/// The pin to drop first: the oldest of the trigger that uses most, among triggers with more than
+/// one pin. If each has one, the oldest. Never a pin that is still open.
 fn dispensable(list: &[Entry], weight: fn(&Entry) -> u64) -> Option<usize> {
     let mut takes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for entry in list {

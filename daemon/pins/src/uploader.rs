@@ -85,7 +85,7 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
-/// What becomes of a pin that could not be uploaded.
+/// What to do with a pin that could not be uploaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Next {
     /// It stays here: it will never be taken.
@@ -159,14 +159,14 @@ impl Failures {
 pub struct PinUploader {
     pins: Arc<Pins>,
     exporter: Arc<Exporter>,
-    /// What is put together, or noted on disk.
+    /// Work of assembling pins, or noting on disk.
     disk: Quota,
     cancel: AtomicBool,
     stop: watch::Sender<bool>,
 }
 
 impl PinUploader {
-    /// One that does not upload yet.
+    /// Creates it without starting uploads.
     pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> PinUploader {
         PinUploader {
             pins,
@@ -188,7 +188,7 @@ impl PinUploader {
         self.disk.run(|| ()).await;
     }
 
-    /// Has the service end. What is on its way is uploaded again after the next start.
+    /// Ends the service. An interrupted upload is repeated after the next start.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
@@ -341,8 +341,8 @@ impl PinUploader {
     }
 }
 
-/// What a collector says to the head alone: true when it has the pin, an error when it takes
-/// nothing, and false when it waits for more.
+/// The collector's answer to the head alone: true if it has the pin, an error if it rejects it, and
+/// false if it waits for more.
 async fn ask(
     client: &mut EvidenceServiceClient<Channel>,
     head: PinHead,

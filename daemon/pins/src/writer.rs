@@ -28,12 +28,12 @@ const NAMES_BYTES_MAX: usize = 32 << 20;
 /// Time between two tries to write what waits.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What is to be pinned.
+/// What to pin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PinRequest {
     /// Name of the trigger.
     pub trigger: String,
-    /// What it saw.
+    /// What the trigger saw.
     pub cause: String,
     /// The cgroup; empty: the host.
     pub cgroup: String,
@@ -389,7 +389,7 @@ impl Pins {
         }
     }
 
-    /// Takes a chunk to be written. The first one says where the pin starts.
+    /// Adds a chunk to write. The first one sets the start of the pin.
     fn add(&self, id: u64, chunk: Chunk, range: (i64, i64), first: bool) -> Result<(), Full> {
         let mut list = lock(&self.list);
         let waiting: u64 = list.iter().map(Entry::waiting_bytes).sum();

@@ -57,7 +57,7 @@ struct RingSetSource {
     set: SetKey,
     /// For how long its events had been counted before; see [`RingSet::times`].
     counted_before: (u64, u64),
-    /// What is not younger than this is another one's.
+    /// Samples that are not younger than this belong to another capture.
     since: MonotonicTime,
     /// As is what is younger than this: the set has been followed by another.
     until: Option<MonotonicTime>,
@@ -87,7 +87,7 @@ struct Running {
     until: Option<MonotonicTime>,
     window: Duration,
     next: MonotonicTime,
-    /// Its last batch is made.
+    /// Its last batch was created.
     closed: bool,
 }
 
@@ -212,7 +212,7 @@ impl CaptureFolders {
         });
     }
 
-    /// Has a capture go on with another set. Without it the capture ends with what it has.
+    /// Makes a capture continue with another set. Without one, the capture ends with what it has.
     pub(super) fn follow(
         &mut self,
         follow: CaptureSwitch,
@@ -254,7 +254,7 @@ impl CaptureFolders {
         running.folder.batch().period = follow.period;
     }
 
-    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no
+    /// Takes over a set. False if the kernel does not allow waiting for its rings, which is no
     /// reason for the daemon to end.
     fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
         let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
@@ -270,7 +270,7 @@ impl CaptureFolders {
         true
     }
 
-    /// Ends one with what it has up to now. One that is not known has ended.
+    /// Ends a capture with what it has so far. An unknown capture has already ended.
     pub(super) fn end(&mut self, id: CaptureId, now: MonotonicTime) {
         if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
             running.until.get_or_insert(now.max(running.start));
@@ -322,7 +322,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Gives a sample of a set to those that want it.
+    /// Gives a sample of a set to the captures that want it.
     pub(super) fn fold(
         &mut self,
         (set, event): (SetKey, u8),
@@ -401,7 +401,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Takes in what the symbolizer is done with.
+    /// Receives batches that the symbolizer has finished.
     pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), SymbolizerGone> {
         loop {
             let batch = match queues.recycled.try_recv() {

@@ -42,7 +42,7 @@ pub struct Deferred {
 /// of others.
 const BEAM: &[u8] = b"beam.";
 
-/// What a sample passes on its way into a batch.
+/// Everything that a sample passes on its way into a batch.
 pub(super) struct SampleContext<'a> {
     pub(super) unwinder: &'a mut Unwinder,
     pub(super) processes: &'a mut ProcessTable,
@@ -169,7 +169,7 @@ impl<'a> SampleContext<'a> {
         self.unwinder.unwind(sample, process, self.stack)
     }
 
-    /// The same for the sample of a wait, of which `near_bytes` of the stack are copied each time.
+    /// The same for the sample of a wait, for which `near_bytes` of the stack are copied each time.
     pub(super) fn unwind_wait(&mut self, sample: &Sample<'_>, near_bytes: u32) -> StackEnd {
         self.processes.meet(sample.pid, sample.time);
         let process = self.processes.get(sample.pid);
@@ -177,7 +177,7 @@ impl<'a> SampleContext<'a> {
         unwinder.unwind_wait(sample, process, near_bytes, self.stack)
     }
 
-    /// What was recognized of waits, since the start.
+    /// Counters of recognized waits since the start.
     pub(super) fn recall(&self) -> RecallCounts {
         self.unwinder.recall.counts
     }

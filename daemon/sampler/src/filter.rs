@@ -13,7 +13,7 @@ use host::ids::{CgroupId, Comm, Pid};
 /// bound are not sampled, and counted.
 pub const CGROUPS_MAX: usize = 1 << 16;
 
-/// Which samples a capture takes. Nothing set: all.
+/// Which samples a capture uses. Nothing set: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pids: Vec<Pid>,
@@ -46,9 +46,9 @@ impl Filter {
         self
     }
 
-    /// Takes only these cgroups, and those that are made at or below one of these paths of their
-    /// hierarchy while the capture runs. If there are more than [`CGROUPS_MAX`] ids, no cgroup is
-    /// left out.
+    /// Selects these cgroups, and those created at or below one of these paths of their hierarchy
+    /// while the capture runs. If there are more than [`CGROUPS_MAX`] ids, all cgroups are
+    /// selected.
     pub fn cgroups<'a>(
         mut self,
         ids: impl IntoIterator<Item = CgroupId>,

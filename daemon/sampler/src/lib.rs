@@ -179,7 +179,7 @@ struct Repair {
     scanned: Option<Scanned>,
 }
 
-/// What the sampler starts with.
+/// Data with which the sampler starts.
 pub struct SamplerStart {
     /// Opened and enabled.
     pub rings: Rings,
@@ -270,7 +270,7 @@ impl Sampler {
         })
     }
 
-    /// What it samples with: benches write to rings in memory.
+    /// Its rings: benches write to rings in memory.
     pub fn rings_mut(&mut self) -> &mut Rings {
         &mut self.rings
     }
@@ -309,7 +309,8 @@ impl Sampler {
         }
     }
 
-    /// One pass at `now`, as [`Sampler::run`] makes them: drains, folds, hands over, obeys.
+    /// Makes one pass at `now`, as [`Sampler::run`] does: drains, folds, hands over, executes
+    /// commands.
     ///
     /// # Errors
     /// [`SamplerError`] when it cannot go on.
@@ -370,7 +371,7 @@ impl Sampler {
         self.hand_over(horizon, false)
     }
 
-    /// Takes in what `fp-files` read since the last pass, and asks for what was missed.
+    /// Adds what `fp-files` read since the last pass, and requests what was missing.
     fn take_modules(&mut self) {
         let (modules, handover) = &self.queues.modules;
         // Copies may have been turned on since the start.
@@ -399,8 +400,8 @@ impl Sampler {
         });
     }
 
-    /// Takes what `fp-look` saw since the last pass, and drops what no longer holds. All samples of
-    /// the drain that follows are older than `now`.
+    /// Adds what `fp-look` read since the last pass, and drops what is no longer valid. All samples
+    /// of the following drain are older than `now`.
     fn take_looks(&mut self, now: MonotonicTime) {
         let Sampler {
             queues,
@@ -464,8 +465,7 @@ impl Sampler {
         fill_up(&mut self.commands, coming, COMMANDS_MAX);
     }
 
-    /// Has `fp-files` close events that are sampled no more: the kernel may wait for all CPUs
-    /// meanwhile.
+    /// Makes `fp-files` close unused events, because the kernel may wait for all CPUs.
     fn close_rings(&mut self) {
         while let Some(rings) = self.closing.pop_front() {
             let sent = self.queues.file_loader.try_send(Request::CloseRings(rings));
@@ -551,7 +551,7 @@ impl Sampler {
     }
 }
 
-/// Takes of what comes until `list` has `max`; the rest stays where it is.
+/// Moves items to `list` until it has `max`; the rest stays.
 fn fill_up<T>(list: &mut VecDeque<T>, coming: impl Iterator<Item = T>, max: usize) {
     let room = max.saturating_sub(list.len());
     list.extend(coming.take(room));

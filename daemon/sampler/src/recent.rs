@@ -52,7 +52,7 @@ impl RecentCgroups {
         }
     }
 
-    /// Those that were made shortly before `now`.
+    /// Cgroups created shortly before `now`.
     pub(super) fn of(&mut self, now: MonotonicTime) -> impl Iterator<Item = (CgroupId, &[u8])> {
         self.expire(now);
         self.list.iter().map(|made| (made.id, &made.path[..]))

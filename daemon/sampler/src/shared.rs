@@ -30,7 +30,7 @@ pub struct SamplerHandle {
     pub(super) stop: AtomicBool,
     /// Woken when many stacks were cut by their copies; the counts in `facts` say how many.
     pub deep: WakeFd,
-    /// Who wants to know of cgroups as they are made.
+    /// Receiver of notices about created cgroups.
     pub containers: OnceLock<Announcer>,
     /// Monotonic time of the last pass of the loop: the watchdog's heartbeat.
     pub heartbeat: AtomicU64,
@@ -88,7 +88,7 @@ pub struct Facts {
 }
 
 impl SamplerHandle {
-    /// Nothing asked for yet.
+    /// Creates it without any requests.
     pub fn new() -> io::Result<SamplerHandle> {
         let (commands, obeyed) = sync_channel(COMMANDS_MAX);
         Ok(SamplerHandle {
@@ -131,8 +131,7 @@ impl SamplerHandle {
         self.wake.wake();
     }
 
-    /// Has a command carried out at the next pass. Beyond [`COMMANDS_MAX`] it is dropped and
-    /// counted.
+    /// Queues a command for the next pass. Beyond [`COMMANDS_MAX`] it is dropped and counted.
     pub fn command(&self, command: Command) {
         if self.commands.try_send(command).is_err() {
             self.commands_refused.fetch_add(1, Ordering::Relaxed);
@@ -140,7 +139,7 @@ impl SamplerHandle {
         self.wake.wake();
     }
 
-    /// Where commands arrive; `None` when a sampler has it already.
+    /// The receiving end of commands; `None` if a sampler already has it.
     pub(super) fn take_obeyed(&self) -> Option<Receiver<Command>> {
         self.obeyed.lock().ok()?.take()
     }

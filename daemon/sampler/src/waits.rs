@@ -77,14 +77,14 @@ impl Waits {
         Some(found)
     }
 
-    /// What was seen since it was last asked.
+    /// Counts since the last call.
     pub(super) fn take_counts(&mut self) -> WaitCounts {
         let counts = self.machine.counts.since(&self.told);
         self.told = self.machine.counts;
         counts
     }
 
-    /// Takes a sample of event `number` of the set.
+    /// Handles a sample of event `number` of the set.
     pub(super) fn take(
         &mut self,
         number: u8,
@@ -181,7 +181,7 @@ impl Waits {
         }
     }
 
-    /// Who leaves; `None`: nobody that the capture is about.
+    /// The thread that leaves; `None` if the capture is not about it.
     fn who(
         &self,
         tid: Tid,
@@ -259,8 +259,8 @@ impl Waits {
         }
     }
 
-    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing
-    /// happened then, and all that waits for long would stand in the map as one burst.
+    /// Emits waits that are still in progress at the end of the capture. They get no time: nothing
+    /// happened then, and all long waits would appear in the heat map as one burst.
     pub(super) fn finish(
         &mut self,
         end: MonotonicTime,

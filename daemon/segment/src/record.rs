@@ -33,7 +33,7 @@ const ZSTD_LEVEL: i32 = 3;
 /// Flag of a record that starts with new tables: everything before is forgotten.
 const FRESH: u32 = 1;
 
-/// What the head of a record says.
+/// Data in the head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
     packed: u32,
@@ -51,7 +51,7 @@ impl RecordHead {
         HEAD_BYTES as u64 + u64::from(self.packed)
     }
 
-    /// What a head says; none when it is damaged.
+    /// Parses a head; `None` if it is damaged.
     pub(super) fn parse(bytes: &[u8; HEAD_BYTES]) -> Option<RecordHead> {
         let (sound, sum) = bytes.split_last_chunk::<4>()?;
         let flags = u32_at(bytes, 12);

@@ -223,7 +223,7 @@ pub fn join(tables: &[u8], body: &[u8]) -> Vec<u8> {
 /// The tables of one generation as far as they were read.
 #[derive(Default)]
 pub struct Tables {
-    /// What the ids given out mean.
+    /// The dictionary of the ids in use.
     pub dict: Dictionary,
     /// Ids of `dict` by ids of the record: the same, unless an entry was there twice.
     strings: Vec<StrId>,
@@ -233,7 +233,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Takes the tables of the next record of the generation.
+    /// Adds the tables of the next record of the generation.
     ///
     /// # Errors
     /// When the bytes make no sense; the tables are then spent.

@@ -41,7 +41,7 @@ const LOOKS_MISSING: Duration = Duration::from_secs(60);
 /// Least time between two lines of the log about one alarm's start. Starts in between are counted.
 const LINES_APART: Duration = Duration::from_secs(60);
 
-/// What is to be said in the log.
+/// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
     Start {
@@ -145,8 +145,8 @@ impl Alarms {
         self.skipped
     }
 
-    /// Takes what holds at `now`: all degradations, why the daemon is blind if it is, and the end
-    /// of the newest window that closed.
+    /// Updates the state at `now`: all degradations, why the daemon is blind if it is, and the end
+    /// of the newest closed window.
     fn note(
         &mut self,
         now: MonotonicTime,
@@ -277,7 +277,7 @@ impl Agent {
         Some(Blind { why, since })
     }
 
-    /// What makes the daemon blind, the reason that explains the others first.
+    /// Reasons why the daemon is blind; the one that explains the others comes first.
     pub(super) fn blinding(&self, now: MonotonicTime) -> Vec<Degradation> {
         let mut list = Vec::new();
         if let Some(age) = self.sampler_silent(now) {

@@ -60,7 +60,7 @@ struct AgentWorld {
 }
 
 impl Agent {
-    /// Takes captures from now on, into `recorders`; once.
+    /// Starts accepting captures, into `recorders`. Call it once.
     pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
         let captures = self.captures.get_or_init(|| {
             let machine = Machine::of(&self.start.environment);
@@ -75,14 +75,14 @@ impl Agent {
         self.triggers.set_capturing(Arc::new(Arc::clone(captures)));
     }
 
-    /// Has the sampler say when each sample was taken, where the configuration has room for it.
+    /// Makes the sampler record when each sample was taken, if the configuration has memory for it.
     pub fn keep_times(&self, config: &Config) {
         let keep = config.recorder.times_mib > 0;
         self.sampling.sampler.command(Command::KeepTimes(keep));
     }
 
-    /// Takes commands of the collector from now on, once; `None` without a collector. The result is
-    /// what its thread runs.
+    /// Starts accepting commands of the collector; `None` without a collector. Call it once. The
+    /// result is what its thread runs.
     pub fn take_commands(&self) -> Option<Arc<Control>> {
         let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);

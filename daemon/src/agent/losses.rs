@@ -25,22 +25,22 @@ const READINGS_APART: Duration = Duration::from_millis(9_500);
 /// twice what is needed to look past its start.
 const READINGS_MAX: usize = 40;
 
-/// What fixes a daemon that does not run when it should.
+/// Remedy if the daemon does not run when it should.
 pub(super) const RUN: &str = "make sure that nothing stops the daemon, and give it CPU: systemctl \
     set-property fleetprofd CPUQuota= CPUWeight=1000";
-/// What fixes rings that are too small.
+/// Remedy if rings are too small.
 pub(super) const RING: &str = "raise sampling.ring_kib and reload: agent-ctl config reload";
-/// What to do about rings that stood still: they were flushed and go on.
+/// Remedy for rings that stalled: they were flushed and continue.
 pub(super) const STALLED: &str = "nothing if it happened once: the ring was flushed and works \
     again; if the number grows, run systemctl restart fleetprofd and report it as a bug";
 /// Nothing is lost for long.
 const SIDE_BAND: &str = "find the program that forks, maps or renames constantly: agent-ctl top; \
     if that is normal, raise sampling.ring_kib";
-/// What fixes throttling.
+/// Remedy for throttling.
 pub(super) const THROTTLE: &str =
     "sysctl -w kernel.perf_cpu_time_max_percent=25, or lower sampling.rate_hz";
 
-/// What the rings missed: since the start, or in a span.
+/// Losses of the rings: since the start, or in a time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Missed {
     lost: u64,
@@ -61,7 +61,7 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// Those of the sampler so far.
+    /// The sampler's counts so far.
     pub(super) fn of(sampler: &sampler::SamplerHandle) -> Stalls {
         Stalls {
             flushed: sampler.rings_flushed.load(Ordering::Relaxed),
@@ -119,8 +119,8 @@ pub struct RecentLosses {
 }
 
 impl RecentLosses {
-    /// Takes a reading: totals since the start. `take_delay` gives the longest delay since it was
-    /// last asked; it is asked only when the reading is kept.
+    /// Processes a reading: totals since the start. `take_delay` returns the longest delay since
+    /// its last call; it is called only if the reading is kept.
     pub(super) fn note(
         &mut self,
         now: MonotonicTime,
@@ -168,15 +168,15 @@ impl RecentLosses {
         stalls.since(before).lost_in_flushed()
     }
 
-    /// What was known of stalls at the last reading that is so old.
+    /// Stalls at the latest reading that is at least this old.
     fn stalls_before(&self, now: MonotonicTime, span: Duration) -> Stalls {
         let before = |&&(at, ..): &&(MonotonicTime, Missed, Duration)| now.since(at) >= span;
         let base = self.readings.iter().rev().find(before);
         base.map_or(Stalls::default(), |(_, missed, _)| missed.stalls)
     }
 
-    /// What was missed in the span before `now`, and the longest delay by which. `counted`: totals
-    /// since the start; `delay`: the longest delay since the last reading.
+    /// Losses in the span before `now`, and the longest delay. `counted`: totals since the start;
+    /// `delay`: the longest delay since the last reading.
     fn recent(
         &self,
         now: MonotonicTime,
@@ -199,9 +199,9 @@ impl RecentLosses {
         (missed, delay.max(longest.unwrap_or_default()))
     }
 
-    /// What was lost and throttled in the last minutes, each with the remedy of its cause.
-    /// `quality`: totals since the start; `delay`: the longest time since the last reading that the
-    /// daemon left rings alone that then had lost records.
+    /// Degradations for losses and throttling in the last minutes, each with the remedy for its
+    /// cause. `quality`: totals since the start; `delay`: the longest time since the last reading
+    /// during which the daemon did not empty rings that then had lost records.
     pub(super) fn degradations(
         &self,
         now: MonotonicTime,

@@ -70,7 +70,7 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
 
 /// See the module.
 pub struct Agent {
-    /// What was found at the start.
+    /// Facts found at the start.
     pub start: StartFacts,
     /// The configuration in force.
     pub settings: Settings,
@@ -80,11 +80,11 @@ pub struct Agent {
     pub recorder: RwLock<Recorder>,
     /// The anchor of wall time.
     pub clock: Arc<WallAnchor>,
-    /// What the daemon may cost.
+    /// The daemon's budget.
     pub budget: BudgetInForce,
     /// How its stages do.
     pub health: StageHealth,
-    /// What stages count that have no handle here.
+    /// Counters of stages without a handle here.
     pub counters: StageCounters,
     /// The way to the collector; none without one.
     pub uplink: OnceLock<Uplink>,
@@ -96,7 +96,7 @@ pub struct Agent {
     pub triggers: Arc<Triggers>,
     /// The minutes that were pinned.
     pub pins: Arc<Pins>,
-    /// What the daemon has given up.
+    /// The state of the daemon's sandbox.
     pub sandbox: Arc<Sandbox>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
@@ -106,7 +106,7 @@ pub struct Agent {
 pub struct StartFacts {
     /// Wall time, nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
-    /// The same moment; the wall clock may be set since.
+    /// The same moment by the monotonic clock, because the wall clock may be set later.
     pub started: MonotonicTime,
     /// The cgroup hierarchy in use.
     pub hierarchy: Hierarchy,
@@ -116,9 +116,9 @@ pub struct StartFacts {
     pub kernel_symbols: bool,
 }
 
-/// What the daemon may cost, does cost, and does about it.
+/// The daemon's budget, its usage, and the measures in force.
 pub struct BudgetInForce {
-    /// What was used, decided and refused.
+    /// Usage, decisions and rejected changes.
     pub state: Mutex<Budget>,
     /// The bounds of the caches that follow from it.
     pub bounds: Arc<CacheBounds>,
@@ -128,7 +128,7 @@ pub struct BudgetInForce {
 pub struct StageCounters {
     /// The symbolizer's.
     pub symbols: Arc<SymbolCounters>,
-    /// What asking runtimes for containers came to.
+    /// Counters of container lookups.
     pub containers: Arc<cgroup::containers::ProviderCounts>,
     /// The processes with generated code.
     pub runtimes: Arc<Runtimes>,
@@ -152,7 +152,7 @@ impl Agent {
         self.sampling.watch_cpus(&online, notices);
     }
 
-    /// Has windows end at multiples of their length in wall time from the next one on.
+    /// Makes windows end at multiples of their length in wall time from the next one on.
     pub fn align_windows(&self, length: Duration) {
         self.sampling.sampler.command(sampler::Command::Windows {
             length,

@@ -222,8 +222,8 @@ impl Sampling {
         !lock(&self.arrivals).still(newest, busy, rate_hz)
     }
 
-    /// Has the sampler go over to rings that were opened. `reduced`: the daemon's budget allows
-    /// less than is configured. To be called with the configuration's lock held.
+    /// Switches the sampler to newly opened rings. `reduced`: the daemon's budget allows less than
+    /// configured. Call it with the configuration's lock held.
     pub(super) fn sample_with(&self, rings: Rings, facts: SamplingFacts, reduced: bool) {
         self.sampler.command(sampler::Command::Replace {
             rings: Box::new(rings),

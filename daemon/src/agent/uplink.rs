@@ -11,7 +11,7 @@ pub struct Uplink {
     pub exporter: Arc<Exporter>,
     /// Sends pins.
     pub pins: Arc<PinUploader>,
-    /// Takes requests for captures, once captures can be taken.
+    /// Handles capture requests, once captures are possible.
     pub control: OnceLock<Arc<Control>>,
     /// Set once all of its threads run.
     pub started: OnceLock<()>,

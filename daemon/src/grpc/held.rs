@@ -27,7 +27,7 @@ pub(super) struct HeldAnswers {
     max: usize,
 }
 
-/// What one answer holds; given back when it is dropped.
+/// Memory of one answer; returned when it is dropped.
 pub(super) struct Hold(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl HeldAnswers {
@@ -39,7 +39,7 @@ impl HeldAnswers {
         }
     }
 
-    /// Takes memory for what is to be read; all of it for an answer that is larger.
+    /// Reserves memory for an answer; all of it if the answer is larger.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED while others hold too much.

@@ -29,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How often one who waits for a place has others looked at again: calls that were under way end.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of connections, over all sockets.
+/// Counters of connections, over all sockets.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     /// Closed because others waited for their place.
@@ -319,7 +319,7 @@ fn make_room(peers: &[(Weak<()>, Peer)]) {
     }
 }
 
-/// Who is at the other end; in the extensions of every request.
+/// The other end of a connection; in the extensions of every request.
 #[derive(Clone)]
 pub(super) struct Peer {
     /// Credentials or address, for the log.

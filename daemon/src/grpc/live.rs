@@ -88,7 +88,7 @@ async fn next(progress: &mut watch::Receiver<Progress>) -> Result<Progress, Gone
     Ok(*progress.borrow_and_update())
 }
 
-/// What a client has been sent, by number.
+/// What a client has received, by number.
 struct Cursor {
     interval: Option<Duration>,
     window: u64,
@@ -109,7 +109,7 @@ impl Cursor {
         }
     }
 
-    /// What to send next, when the recorder has come to `now`.
+    /// What to send next if the recorder is at `now`.
     fn advance(&mut self, now: Progress) -> Option<WindowRange> {
         match self.interval {
             None => {

@@ -126,7 +126,8 @@ pub struct ReloadOutcome {
 
 /// The daemon as the service sees it.
 pub trait Host: Send + Sync + 'static {
-    /// What the daemon does, costs and misses. May read files: called on a blocking thread.
+    /// The status: what the daemon does, costs and misses. May read files, so it is called on a
+    /// blocking thread.
     fn status(&self) -> agent::GetStatusResponse;
 
     /// Asks the sampler for what it has; done when that is in the recorder, or after two seconds.
@@ -256,7 +257,7 @@ pub enum ServeError {
     /// An operation on the socket's file failed.
     #[error("failed to {operation} `{path}`")]
     Socket {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The path.
         path: PathBuf,

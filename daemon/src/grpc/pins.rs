@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tonic::Status;
 
-/// What a client asks for in wall time; an open end is as late as there is time.
+/// The requested range in wall time; an open end is the largest possible time.
 pub(super) fn wall(range: Option<TimeRange>) -> (i64, i64) {
     let range = range.unwrap_or_default();
     match range.end_unix_ns {
@@ -96,7 +96,7 @@ impl Service {
         Ok(answer)
     }
 
-    /// What was captured with a pin.
+    /// The capture of a pin.
     pub(super) async fn pinned_capture(
         &self,
         pin: u64,

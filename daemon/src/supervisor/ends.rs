@@ -93,7 +93,7 @@ pub(super) type StageError = Box<dyn Error + Send + Sync>;
 /// Name of a thread and how it ended.
 type StageEnd = (&'static str, Result<(), StageError>);
 
-/// Ends of threads, as they happen.
+/// Collects the ends of threads as they happen.
 #[derive(Clone)]
 pub(super) struct Ends {
     pub wake: Arc<WakeFd>,
@@ -108,7 +108,7 @@ struct List {
 
 #[derive(Default)]
 struct Ended {
-    /// Those that nobody has asked about.
+    /// Ends that were not handled yet.
     ends: Vec<StageEnd>,
     /// All of them.
     names: Vec<&'static str>,

@@ -78,7 +78,7 @@ pub fn run(
     stages.stop(end)
 }
 
-/// What runs.
+/// Running stages.
 struct Stages {
     agent: Arc<Agent>,
     ends: Ends,
@@ -222,7 +222,7 @@ impl Stages {
         )
     }
 
-    /// Gives a late symbolizer its turn, before what samples show is older than what is asked for.
+    /// Lets a late symbolizer run before an answer is made, so that the samples are recent enough.
     fn hurry_symbolizer(&self) {
         let (agent, now) = (&self.agent, MonotonicTime::now());
         let late = agent

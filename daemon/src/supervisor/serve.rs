@@ -15,7 +15,7 @@ const SERVING_GRACE_SHARE: f64 = 0.6;
 /// start of captures.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
-/// Where the configuration says to listen.
+/// The configured address to listen on.
 pub(super) fn listen_at(server: &config::Server) -> grpc::Listen {
     match &server.listen {
         config::Listen::Unix(path) => grpc::Listen::Unix {

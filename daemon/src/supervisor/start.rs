@@ -60,7 +60,7 @@ const FILES_QUEUED_MAX: usize = 1024;
 /// Modules read and not yet taken by the sampler, which takes all of them once a second.
 const MODULES_QUEUED_MAX: usize = 1024;
 
-/// What stages work with.
+/// Parts that the stages work with.
 struct Parts {
     rings: Rings,
     facts: SamplingFacts,
@@ -122,7 +122,7 @@ impl Parts {
         })
     }
 
-    /// What all stages share.
+    /// Creates the state shared by all stages.
     fn agent(
         &self,
         loaded: Loaded,
@@ -439,7 +439,7 @@ fn start_jit(
     Ok((code, generated))
 }
 
-/// What the symbolizer works with.
+/// Parts that the symbolizer works with.
 struct SymbolizeStage {
     fetched: Option<Arc<FetchedFiles>>,
     symbols: SymbolOptions,
@@ -526,7 +526,7 @@ fn start_looker(ends: &Ends) -> io::Result<Looks> {
     Ok((ask, answers))
 }
 
-/// Who asks runtimes for containers, where the configuration wants it.
+/// Creates the thread that asks container runtimes, if configured.
 fn containers_asked(
     config: &Config,
     counts: &Arc<containers::ProviderCounts>,

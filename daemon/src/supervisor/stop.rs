@@ -17,8 +17,8 @@ const ORDERS_GRACE_SHARE: f64 = 0.7;
 const PUSHING_GRACE_SHARE: f64 = 0.8;
 
 impl Stages {
-    /// Has captures end with what they have, and waits until that is with those who asked, and
-    /// evidence on disk.
+    /// Ends captures with what they have, and waits until clients have received it and evidence is
+    /// on disk.
     fn end_captures(&self, deadline: MonotonicTime) {
         let Some(captures) = self.agent.captures.get() else {
             return;

@@ -49,7 +49,7 @@ const FILE_READ_MAX: u64 = 1 << 30;
 /// starts together gets its names late.
 const SHARE_MAX: Duration = Duration::from_secs(4);
 
-/// What comes back of it in a second: the largest share of one CPU that one owner can take for
+/// How much is replenished per second: the largest share of one CPU that one owner can use for
 /// long.
 const SHARE_PER_SECOND: Duration = Duration::from_millis(50);
 
@@ -57,7 +57,7 @@ const SHARE_PER_SECOND: Duration = Duration::from_millis(50);
 /// if there is none the new owner has to wait.
 const OWNERS_MAX: usize = 1024;
 
-/// Which bound ended the reading of a file.
+/// The bound at which the reading of a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// It takes more memory than one file may.
@@ -261,7 +261,7 @@ pub struct Charge<'b> {
     bytes: usize,
 }
 
-/// What charges need of a budget, whatever it may pause for.
+/// The part of a budget that charges need.
 trait Held {
     fn held(&self) -> usize;
     fn bytes_max(&self) -> usize;
@@ -305,7 +305,7 @@ impl Charge<'_> {
         self.budget.bytes_max().saturating_sub(others)
     }
 
-    /// What is charged is kept as long as the budget lasts.
+    /// Keeps the charge for the lifetime of the budget.
     pub fn keep(mut self) {
         self.bytes = 0;
     }
@@ -353,8 +353,8 @@ impl Owner {
     }
 }
 
-/// What a file is read for. Each has shares of its own: what somebody captures takes no names from
-/// the continuous profile.
+/// The purpose of reading a file. Each has shares of its own: captures take no names from the
+/// continuous profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Purpose {
     /// The continuous profile.

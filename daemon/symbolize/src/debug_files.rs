@@ -21,7 +21,7 @@ use std::path::{Path, PathBuf};
 /// GiB.
 const CHECKED_BYTES_MAX: u64 = 1 << 30;
 
-/// What is looked for as executables are opened.
+/// Options for debug files when executables are opened.
 #[derive(Clone, Debug, Default)]
 pub struct DebugFileOptions {
     /// The daemon's own debug directories.
@@ -94,12 +94,12 @@ fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> 
     })
 }
 
-/// Where a debug directory has the file of a build id.
+/// Path of a build ID's file in a debug directory.
 fn build_id_place(headers: &Headers) -> Option<String> {
     place(&profile::build_id_text(&headers.build_id))
 }
 
-/// The same, of a build id in hexadecimal.
+/// The same for a build ID in hexadecimal.
 pub(super) fn place(build_id: &str) -> Option<String> {
     let (first, rest) = build_id.split_at_checked(2)?;
     (!rest.is_empty()).then(|| format!(".build-id/{first}/{rest}.debug"))

@@ -24,7 +24,7 @@ use std::time::{Duration, SystemTime};
 /// Largest file. Unit: bytes. Larger ones are not read by the symbolizer either.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Where fetched files have their names while they come.
+/// Subdirectory for files while they are downloaded.
 const INCOMING: &str = "incoming";
 
 /// How often the thread looks for something to do.
@@ -46,13 +46,13 @@ pub struct FetchedFiles {
     counters: Arc<SymbolCounters>,
 }
 
-/// Where a directory has the file of a build.
+/// Path of a build's file in a directory.
 fn place(base: &Path, build_id: &str) -> Option<PathBuf> {
     Some(base.join(debug_files::place(build_id)?))
 }
 
 impl FetchedFiles {
-    /// What is in a directory already; it is made when it is missing.
+    /// Opens a directory with its existing files; creates it if it is missing.
     ///
     /// # Errors
     /// When it cannot be made, others may write to it, or another daemon has it.
@@ -162,7 +162,7 @@ impl FetchedFiles {
         }
     }
 
-    /// Takes a file that came, if it is what was asked for.
+    /// Keeps a downloaded file if it is the requested one.
     fn keep(&self, incoming: &Path, build_id: &str, bytes: u64) -> io::Result<()> {
         let headers = read_headers(&File::open(incoming)?).map_err(io::Error::other)?;
         let own = profile::build_id_text(&headers.build_id);

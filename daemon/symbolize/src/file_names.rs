@@ -27,7 +27,7 @@ struct Table {
     names_in: Option<Image>,
     /// A frame for each symbol, [`NO_FRAME`] until asked for; empty until the first.
     frames: Vec<FrameId>,
-    /// Where the last look-up ended.
+    /// Where the last lookup ended.
     hint: usize,
 }
 
@@ -56,7 +56,7 @@ pub struct FileNames {
     no_name: HashMap<Unnamed, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
-    /// What the symbolizer counted for it.
+    /// Memory that the symbolizer counted for it.
     pub counted: usize,
 }
 

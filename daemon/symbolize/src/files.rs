@@ -48,7 +48,7 @@ pub const UNUSED_MAX: Duration = Duration::from_secs(90);
 /// a forgotten file costs names only if it is sampled again.
 const KNOWN_FILES_MAX: usize = 16384;
 
-/// What a file is known by.
+/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileIdentity {
     /// The linker's hash of the content, as the kernel read it from the mapping.
@@ -92,7 +92,7 @@ impl FileIdentity {
 pub struct FileSeen {
     /// Its id in the process table.
     pub id: FileId,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
     /// Its path in the process's mount namespace, as the kernel wrote it.
     pub path: Box<[u8]>,
@@ -104,12 +104,12 @@ pub struct FileSeen {
     pub relatives: [Pid; RELATIVES],
 }
 
-/// What is known of a file when the symbolizer asks.
+/// Result of a file lookup for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its path in the process's mount namespace; empty when the file is not known.
     pub path: Arc<[u8]>,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
     /// Its content, or why there is none.
     pub image: Result<Image, Unnamed>,
@@ -136,7 +136,7 @@ struct Table {
 struct Done {
     /// Since the start.
     count: u64,
-    /// As many does the symbolizer wait for, or did it last.
+    /// The number for which the symbolizer waits, or last waited.
     wanted: u64,
 }
 
@@ -173,13 +173,13 @@ impl FileStore {
         }
     }
 
-    /// What reading a file may cost now; `None`, counted, while the files of its owner have taken
-    /// more than their share.
+    /// The current budget for reading a file; `None`, which is counted, while its owner's files
+    /// have used more than their share.
     pub fn budget<'a>(&self, image: &Image) -> Option<FileBudget<'a>> {
         self.budget_for(image, Purpose::Profile)
     }
 
-    /// The same, charged to what the owner may take for a purpose.
+    /// The same, charged to the owner's share for a purpose.
     pub fn budget_for<'a>(&self, image: &Image, purpose: Purpose) -> Option<FileBudget<'a>> {
         let payer = (image.owner(&self.host_devices), purpose);
         let budget = self.shares.budget(payer, MonotonicTime::now());
@@ -216,9 +216,9 @@ impl FileStore {
         tried
     }
 
-    /// Has a helper open a file that was seen, unless it is open already, and waits for it only so
-    /// long. When the file system answers later the file is taken then. True when it was opened
-    /// now.
+    /// Has a helper open a file that was seen, unless it is open already, and waits only for a
+    /// limited time. If the file system answers later, the file is used from then on. True if it
+    /// was opened now.
     pub fn see_in_time(
         self: &Arc<Self>,
         seen: FileSeen,
@@ -352,8 +352,8 @@ impl FileStore {
         }
     }
 
-    /// Where too many are open, closes a sixteenth of the files, so that the search for the oldest
-    /// is paid rarely.
+    /// If too many are open, closes a sixteenth of the files, so that the search for the oldest is
+    /// rarely needed.
     fn keep_within(&self, table: &mut Table) {
         if table.open <= self.open_max {
             return;

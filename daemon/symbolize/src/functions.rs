@@ -18,7 +18,7 @@ const PLACES_MAX: usize = 4096;
 /// Bytes of names looked through at a time.
 const NAMES_AT_ONCE: usize = 1 << 20;
 
-/// What was found of a function.
+/// Where a function was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionLocation {
     /// Offset in the file of its first instruction.
@@ -56,11 +56,11 @@ pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<FunctionLo
     Ok(place)
 }
 
-/// What has a name.
+/// What a name refers to.
 enum Found {
     /// A function, by its address.
     Function(u64),
-    /// What chooses one.
+    /// A resolver that chooses the function.
     Indirect,
 }
 

@@ -136,8 +136,8 @@ const READ_WAIT: Duration = Duration::from_secs(2);
 /// answers that take more than ten milliseconds.
 const WAITS_MAX: Duration = Duration::from_secs(20);
 
-/// Which part of the time that passes is taken off the sum: a file that is in use for days is not
-/// given up for what its names took one by one.
+/// Fraction of the passing time that is subtracted from the sum, so that a file in use for days is
+/// not abandoned because of many short waits.
 const WAITS_FORGOTTEN: u32 = 60;
 
 /// Waits for the answers of one file.

@@ -154,7 +154,7 @@ fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
     })
 }
 
-/// What a decoder gives, up to `size` bytes, which are charged already.
+/// Reads up to `size` bytes from a decoder, which are already charged.
 fn unpack(
     mut decoder: impl Read,
     size: usize,

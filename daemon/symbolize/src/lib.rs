@@ -107,7 +107,7 @@ pub struct FrameSpan {
 /// Frames of a list of addresses. Reused: cleared by its owner, filled by appending.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
-    /// One a address, in the order asked.
+    /// One per address, in the order requested.
     pub spans: Vec<FrameSpan>,
     /// Frames of all spans.
     pub frames: Vec<FrameId>,
@@ -158,7 +158,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// What naming did and dropped.
+    /// Counters of naming.
     pub fn counters(&self) -> &Arc<SymbolCounters> {
         &self.counters
     }
@@ -211,8 +211,8 @@ impl Symbolizer {
         self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);
     }
 
-    /// Has servers asked for the debug files of what has no symbols here. Where they are kept is
-    /// one of [`SymbolOptions::debug_dirs`].
+    /// Requests debug files for builds without symbols from servers. The directory in which they
+    /// are stored must be one of [`SymbolOptions::debug_dirs`].
     pub fn fetching(mut self, fetched: Option<Arc<FetchedFiles>>) -> Symbolizer {
         self.fetched = fetched;
         self
@@ -280,8 +280,8 @@ impl Symbolizer {
         self.lines_until.is_none_or(|until| thread_cpu() < until)
     }
 
-    /// Has the debug file of a file without symbols fetched, and the file read again once that is
-    /// here, or is gone: what is removed takes room for as long as it is open.
+    /// Requests the debug file of a file without symbols, and reads the file again once the debug
+    /// file has arrived or was removed, because a removed file takes room as long as it is open.
     fn ask_for_symbols(&mut self, id: FileId) {
         let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
             return;
@@ -319,7 +319,7 @@ impl Symbolizer {
         Ok(names)
     }
 
-    /// Gives places of a file one frame that says why they have no name.
+    /// Gives all places of a file one frame that says why they have no name.
     fn no_names(
         &self,
         found: &Found,
@@ -376,7 +376,7 @@ impl Symbolizer {
         self.kernel.wait = KERNEL_REREAD_MIN;
     }
 
-    /// Takes a table that was read already, to save reading it twice at start.
+    /// Sets a table that was already read, to avoid reading it twice at start.
     pub fn set_kernel_symbols(&mut self, symbols: KernelSymbols) {
         self.kernel.take(Arc::new(symbols));
     }
@@ -499,12 +499,12 @@ impl Kernel {
     }
 }
 
-/// What stands for code without a symbol: a frame called `[module]`, with the reason.
+/// The placeholder for code without a symbol: a frame called `[module]`, with the reason.
 pub fn unnamed(dict: &mut Dictionary, kind: FrameKind, module: &str, reason: Unnamed) -> FrameId {
     unnamed_at(dict, kind, (module, reason), "")
 }
 
-/// The same, of the function at a place.
+/// The same for the function at a place.
 fn unnamed_at(
     dict: &mut Dictionary,
     kind: FrameKind,

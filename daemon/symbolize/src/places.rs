@@ -20,7 +20,7 @@ use std::ops::Range;
 /// only the file. Programs of a million functions have some thousands with samples in an hour.
 const PLACES_MAX: usize = 16_384;
 
-/// What a function takes among those known: nodes of a B-tree are two thirds full. Unit: bytes.
+/// Memory per known function: nodes of a B-tree are two thirds full. Unit: bytes.
 const FUNCTION_BYTES: usize = size_of::<(u64, u64, FrameId)>() * 3 / 2;
 
 /// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of
@@ -38,7 +38,7 @@ const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// The table of a file.
 #[derive(Clone, Copy)]
 struct Table {
-    /// What entries are relative to.
+    /// Base address of entries.
     address: u64,
     /// Where the entries are in the file.
     offset: u64,
@@ -133,11 +133,11 @@ impl Table {
     }
 }
 
-/// What was read of a table and is likely to be needed again.
+/// Cached parts of a table that are likely to be needed again.
 #[derive(Default)]
 struct Seen {
-    /// Where functions start, relative to the table, by the number of their entry: those that
-    /// searches came by, one of [`ENTRIES_AT_ONCE`] at most.
+    /// Starts of functions relative to the table, by the number of their entry: those that searches
+    /// read, at most one of [`ENTRIES_AT_ONCE`].
     starts: HashMap<u64, u32>,
     /// The entries that were read at once, and the number of the first.
     page: Vec<[u8; ENTRY_BYTES]>,

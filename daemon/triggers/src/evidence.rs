@@ -48,7 +48,7 @@ impl Drop for Running {
     }
 }
 
-/// What a capture came to.
+/// Result of a capture.
 #[derive(Debug, Default)]
 struct Outcome {
     evidence: Evidence,
@@ -157,7 +157,7 @@ fn request(
     }
 }
 
-/// Takes the messages of a capture until it ends.
+/// Collects the messages of a capture until it ends.
 fn collect(
     mut messages: Receiver<wire::CaptureResponse>,
     bytes_max: u64,

@@ -30,7 +30,7 @@ pub struct MatchedCgroup {
 /// The cgroups of a target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MatchedCgroups {
-    /// Those looked at, in order of their paths.
+    /// The found cgroups, ordered by path.
     pub places: Vec<MatchedCgroup>,
     /// True when a bound left some out.
     pub cut: bool,
@@ -143,7 +143,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where the parts may go on after a name.
+/// Indices of the parts that may follow after a name.
 fn advance(parts: &[Part], at: &[usize], name: &str) -> Vec<usize> {
     let mut next = Vec::new();
     for &at in at {

@@ -70,7 +70,7 @@ struct Configured {
     running: bool,
 }
 
-/// What other threads see of triggers; see the module.
+/// The part of triggers that other threads use; see the module.
 pub struct Triggers {
     wanted: Mutex<Configured>,
     changed: Condvar,
@@ -84,7 +84,7 @@ pub struct Triggers {
     pub captures_failed: AtomicU64,
     /// Captures that run, or that are being kept.
     capturing_now: Mutex<usize>,
-    /// One of them has ended.
+    /// Notified when one of them has ended.
     kept: Condvar,
 }
 
@@ -158,7 +158,7 @@ impl Triggers {
         lock(&self.tallies).clone()
     }
 
-    /// What triggers do not see.
+    /// Degradations of what triggers can see.
     pub fn degradations(&self) -> Vec<Degradation> {
         let issues = lock(&self.issues).clone();
         issues.iter().map(degradation).collect()
@@ -236,9 +236,9 @@ fn degradation(((trigger, issue), path): (&(String, Issue), &String)) -> Degrada
     Degradation::new("trigger_blind", severity, message, remedy)
 }
 
-/// What the thread works with.
+/// Parts that the thread works with.
 pub struct Stage {
-    /// What others see.
+    /// The part for other threads.
     pub triggers: Arc<Triggers>,
     /// The pins.
     pub pins: Arc<Pins>,

@@ -49,7 +49,7 @@ impl RateMeter {
     }
 }
 
-/// What was seen when a trigger fired.
+/// The value that made a trigger fire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TriggerValue {
     /// The value.
@@ -67,7 +67,7 @@ pub enum Why {
     Daily,
 }
 
-/// What a reading came to.
+/// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
     /// Nothing.
@@ -105,7 +105,7 @@ impl Watch {
         }
     }
 
-    /// Takes a value; none when it could not be read.
+    /// Processes a value; `None` if it could not be read.
     pub fn step(
         &mut self,
         rule: &Rule,

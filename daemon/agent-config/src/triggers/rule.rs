@@ -14,15 +14,15 @@ pub const TRIGGERS_MAX: usize = 32;
 /// A trigger, ready to be looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// What it is called; no other has the same.
+    /// Its name, which is unique.
     pub name: String,
-    /// What it looks at.
+    /// Its target.
     pub target: Target,
     /// The condition.
     pub condition: Condition,
     /// How long it has to hold.
     pub hold: Duration,
-    /// Not above this it is armed again.
+    /// The trigger is armed again once the value is not above this.
     pub clear: f64,
     /// Shortest time between two firings for one target.
     pub cooldown: Duration,

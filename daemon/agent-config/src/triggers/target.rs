@@ -3,7 +3,7 @@
 /// Ends of the names of units that have a cgroup (systemd.unit(5)).
 const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
 
-/// What a trigger looks at.
+/// The target of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
     /// The complete host.

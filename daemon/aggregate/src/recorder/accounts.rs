@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// nearest cgroup above, so that sums stay right.
 pub(super) const ROWS_MAX: usize = 16_384;
 
-/// What a row takes at most.
+/// Largest size of a row.
 pub(super) const ROW_BYTES: usize = 12;
 
 /// Encoded accounts; empty when nothing was measured.

@@ -111,7 +111,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Nothing is in use yet.
+    /// Creates it with nothing in use.
     pub(super) fn none(dict: &Dictionary) -> Marks {
         Marks::above(dict, TableSizes::default())
     }
@@ -155,7 +155,7 @@ impl Marks {
         bytes
     }
 
-    /// What [`Marks::mark`] would return at most.
+    /// The largest result that [`Marks::mark`] could return.
     pub(super) fn cost(&self, dict: &Dictionary, key: SampleKey) -> usize {
         let mut bytes = 0;
         let mut at = key.stack;

@@ -17,7 +17,7 @@ const RECENT: std::time::Duration = std::time::Duration::from_secs(60);
 pub(super) struct Accounting<'q>(Option<LedgerBuilder<'q>>);
 
 impl<'q> Accounting<'q> {
-    /// Nothing is to be accounted for.
+    /// Creates it for a query without accounting.
     pub(super) fn none() -> Accounting<'q> {
         Accounting(None)
     }

@@ -68,7 +68,7 @@ pub const PARTS_MAX: usize = 64;
 /// `[other]`, so that one process with endless new stacks cannot displace the complete hour.
 pub const WINDOW_SHARE: usize = 8;
 
-/// What the recorder is made with.
+/// Options of the recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderOptions {
     /// Windows that ended longer ago than this are dropped.
@@ -337,7 +337,8 @@ impl Recorder {
         end.since(opened) >= 2 * self.options.window
     }
 
-    /// Takes a part of the open window; closes the window when the part says so, or must.
+    /// Adds a part to the open window, and closes the window if the part says so or it has to be
+    /// closed.
     ///
     /// Parts come in order of time. May collect: ids from before are void when
     /// [`Recorder::epoch`] changed.
@@ -421,7 +422,7 @@ impl Recorder {
         self.progress.receiver_count()
     }
 
-    /// What was taken and missed since the start, windows that are gone included.
+    /// What was taken and missed since the start, including dropped windows.
     pub fn totals_of_quality(&self) -> Quality {
         self.quality
     }
@@ -431,12 +432,12 @@ impl Recorder {
         self.outcomes
     }
 
-    /// Takes what the readings of the kernel's accounting came to, for [`Recorder::usage`].
+    /// Sets the counters of the kernel's accounting, for [`Recorder::usage`].
     pub fn note_usage(&mut self, usage: UsageStats) {
         self.usage = usage;
     }
 
-    /// What the readings of the kernel's accounting came to since the start.
+    /// Counters of the kernel's accounting since the start.
     pub fn usage(&self) -> UsageStats {
         self.usage
     }

@@ -6,7 +6,7 @@ use super::{Recorder, Window};
 use crate::batch::RawMoment;
 use host::time::MonotonicTime;
 
-/// Where a reader of closed windows is.
+/// Position of a reader of closed windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Number of the last window that was read.

@@ -53,7 +53,7 @@ impl RecorderAnswer {
     }
 }
 
-/// What is asked.
+/// A query.
 #[derive(Clone, Copy, Debug)]
 pub struct RecorderQuery<'q> {
     /// Which samples.
@@ -115,7 +115,7 @@ impl Backwards {
         }
     }
 
-    /// Takes the part before those taken so far.
+    /// Adds the part before those added so far.
     fn take(&mut self, runner: &mut QueryRunner<'_>, dict: &Dictionary, part: &Part) {
         self.wanted &= part.times.are_known();
         if !self.wanted {
@@ -230,7 +230,7 @@ pub(super) fn by_slices(
     }
 }
 
-/// Which windows or parts a question is about.
+/// The windows or parts to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRange {
     /// All windows, including the open one, that overlap this time by a millisecond or more. A

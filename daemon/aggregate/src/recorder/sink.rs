@@ -46,9 +46,10 @@ impl ClosedWindow<'_> {
     }
 }
 
-/// Takes closed windows. Called by the symbolizer's thread with the recorder locked: never blocks.
+/// Receives closed windows. Called by the symbolizer's thread with the recorder locked, so it must
+/// never block.
 pub trait ClosedSink: Send + Sync {
-    /// Takes the next window.
+    /// Receives the next window.
     fn take(&mut self, window: &ClosedWindow<'_>);
 }
 
@@ -58,7 +59,7 @@ impl Recorder {
         self.sink = Some(sink);
     }
 
-    /// Ends what [`Recorder::set_sink`] started: no window closes any more.
+    /// Removes the sink set by [`Recorder::set_sink`]; no window closes any more.
     pub fn drop_sink(&mut self) {
         self.sink = None;
     }

@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) directory: PathBuf,
-    /// Its device and inode: a path may be used again.
+    /// Its device and inode, because a path may be reused.
     pub(super) identity: (u64, u64),
 }
 

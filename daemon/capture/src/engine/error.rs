@@ -37,7 +37,7 @@ pub enum EngineError {
         {PERIOD_MAX}"
     )]
     Period {
-        /// What was asked for.
+        /// The requested value.
         period: u64,
         /// The least.
         min: u64,
@@ -73,9 +73,9 @@ pub enum EngineError {
         event: String,
         /// The filter.
         filter: String,
-        /// What it may speak of.
+        /// Fields that the filter may use.
         fields: Vec<String>,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -84,7 +84,7 @@ pub enum EngineError {
     Cgroup {
         /// Its directory.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -128,10 +128,10 @@ pub enum EngineError {
         /// By other captures.
         used: u64,
     },
-    /// As many run as may.
+    /// The limit of running captures is reached.
     #[error("failed to start the capture: {CAPTURES_MAX} captures run already, which is the limit")]
     Captures,
-    /// Its id is taken.
+    /// Its id is already in use.
     #[error("failed to start capture `{0}`: it runs already")]
     Running(u64),
 }
@@ -171,7 +171,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// What a filter looks like, on a line of its own.
+/// An example of a filter, on a line of its own.
 fn told(fields: &[String]) -> String {
     let form = "\n  a filter compares fields with numbers or text, such as `prev_state != 0 && \
         prev_comm ~ \"ng*\"`";

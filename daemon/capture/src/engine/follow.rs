@@ -13,7 +13,7 @@ use perf::probe::Every;
 use sampler::{CaptureSwitch, Command, RingSetSwitch, SetOf};
 use std::time::Duration;
 
-/// What became of the one cgroup that a capture's events are bound to.
+/// What happened to the cgroup that a capture's events are bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// They are bound to none.
@@ -26,7 +26,7 @@ pub enum Followed {
     Again {
         /// CPU time that it had used before; `None` where the kernel keeps no account.
         unseen: Option<Duration>,
-        /// What the reader of the profile must know.
+        /// Notices for the reader of the profile.
         notices: Vec<String>,
     },
 }

@@ -11,7 +11,7 @@ use sampler::filter::Filter;
 pub struct OffCpuCapture {
     /// Its id.
     pub id: CaptureId,
-    /// What of waits.
+    /// Options of the waits.
     pub options: Options,
     /// Selects the waits by process, name and cgroup. The kernel's own cgroup filter is not used,
     /// because the record of the leaving thread shows which thread comes.

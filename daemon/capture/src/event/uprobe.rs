@@ -14,7 +14,7 @@ use symbolize::functions::{self, FunctionLocation};
 use symbolize::mounts;
 use symbolize::open::{self, Links, Root};
 
-/// Where the kernel says which number uprobes have among its kinds of events.
+/// File with the kernel's number for events of kind uprobe.
 pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Why a name that is there is no function.
@@ -67,11 +67,11 @@ fn is_remote(path: &Path) -> bool {
     mounts::is_remote_path(pid, below)
 }
 
-/// What a look into a program finds of a function.
+/// Result of looking for a function in a program.
 enum Looked {
     /// Where it starts.
     At(Uprobe),
-    /// Nothing that could be probed, and why.
+    /// It cannot be probed, for this reason.
     Nowhere(&'static str),
 }
 

@@ -22,12 +22,12 @@ const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const NAME_IN_POD: &str = "io.kubernetes.container.name";
 
-/// What an answer says.
+/// A parsed answer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ContainerAnswer {
     /// Id of the container.
     pub id: Option<Box<str>>,
-    /// What becomes labels.
+    /// Data for labels.
     pub metadata: Metadata,
     /// Id of the pod, to be asked for next.
     pub pod_id: Option<Box<str>>,
@@ -70,7 +70,7 @@ pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<ContainerAnswe
     Ok(found)
 }
 
-/// What the annotations of a bundle's `config.json` say of a container in a pod.
+/// Parses the annotations of a bundle's `config.json` about a container in a pod.
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
@@ -122,7 +122,7 @@ fn complete(read: serde_json::Result<()>, cut: bool, useful: bool) -> Result<(),
     }
 }
 
-/// Which object of an answer it is, and so what its fields mean.
+/// The kind of object in an answer, which determines the meaning of its fields.
 #[derive(Clone, Copy)]
 enum Part {
     /// A container as Docker and Podman show it.
@@ -141,7 +141,7 @@ enum Part {
     ImageInfo,
     /// A container in the list of Podman's storage.
     Stored,
-    /// What Podman keeps there of it, as JSON within JSON.
+    /// Podman's metadata, as JSON within JSON.
     StoredMetadata,
 }
 
@@ -169,7 +169,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the value of a field from `map`.
+    /// Reads the value of a field from `map`.
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         let metadata = &mut self.found.metadata;
         match (self.part, name) {
@@ -240,7 +240,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes a label or annotation that is chosen, or known to say of which pod it is.
+    /// Reads a label or annotation that is chosen, or known to name the pod.
     fn label<'de, A: MapAccess<'de>>(
         &mut self,
         prefix: &str,

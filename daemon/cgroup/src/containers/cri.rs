@@ -311,7 +311,7 @@ impl Runtime for Cri {
 struct Client(Grpc<Channel>);
 
 impl Client {
-    /// One call; None where the runtime does not know what it is asked for, or does not speak the
+    /// One call; `None` if the runtime does not know the container, or does not support the
     /// interface at all: Docker's containerd does not.
     async fn call<Q, A>(&mut self, path: &'static str, question: Q) -> Result<Option<A>, Error>
     where

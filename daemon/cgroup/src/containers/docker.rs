@@ -52,7 +52,7 @@ pub struct Podman {
     api: Docker,
 }
 
-/// Where Podman's own interface starts; every version from 4 on takes it.
+/// Path prefix of Podman's own interface; every version from 4 on accepts it.
 const LIBPOD: &str = "/v4.0.0/libpod";
 
 impl Podman {

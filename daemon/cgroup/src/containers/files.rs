@@ -51,7 +51,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// None where a file is not there: what is not this runtime's has none.
+/// `None` if a file is missing: containers of other runtimes have none.
 fn there<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     match found {
         Ok(found) => Ok(Some(found)),

@@ -57,7 +57,7 @@ pub const VALUE_BYTES_MAX: usize = 256;
 /// left out, and counted.
 pub const LABEL_BYTES_MAX: usize = 8 << 10;
 
-/// What is known of a container.
+/// Metadata of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// Its name: that of `docker ps`, or the one in the pod.
@@ -75,7 +75,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// What is there, with the keys of the labels it becomes.
+    /// The available values, with their label keys.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = [
             (key::CONTAINER_NAME, self.container_name.as_deref()),
@@ -94,7 +94,7 @@ impl Metadata {
         self.pairs().next().is_none()
     }
 
-    /// Takes from `other` what is not known yet.
+    /// Fills in missing values from `other`.
     fn complete(&mut self, other: Metadata) {
         let fill = |own: &mut Option<Box<str>>, other| {
             if own.is_none() {
@@ -275,7 +275,7 @@ impl Cause {
     }
 }
 
-/// What asking came to. Relaxed everywhere: nothing else is read by what these say.
+/// Counters of lookups. Relaxed everywhere, because no other data depends on them.
 #[derive(Debug, Default)]
 pub struct ProviderCounts {
     /// Containers asked for.
@@ -329,7 +329,7 @@ impl ProviderCounts {
     }
 }
 
-/// What [`Runtime::inspect`] will come to.
+/// The future result of [`Runtime::inspect`].
 pub type Inspection<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Metadata>, Error>> + Send + 'a>>;
 

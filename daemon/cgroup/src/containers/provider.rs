@@ -71,7 +71,7 @@ impl Announcer {
     }
 }
 
-/// What is known of containers. Clones share it.
+/// Metadata of containers. Clones share it.
 #[derive(Clone)]
 pub struct Containers {
     shared: Arc<Shared>,
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Containers {
 }
 
 impl Containers {
-    /// Nothing is ever known.
+    /// Creates it without any source.
     pub fn none() -> Containers {
         Containers {
             shared: Arc::new(Shared {
@@ -127,7 +127,7 @@ impl Containers {
         }
     }
 
-    /// What asks these sources in this order, and who asks.
+    /// Creates the thread that asks these sources in this order, and its handle.
     pub fn new(
         sources: impl IntoIterator<Item = Source>,
         chosen: &Chosen,
@@ -159,8 +159,8 @@ impl Containers {
         Some(Announcer(asks.downgrade()))
     }
 
-    /// Takes note of the containers of a window, by id and runtime, and has those asked for that
-    /// are new. Waits at most [`FIRST_WAIT`] for what is worth it.
+    /// Registers the containers of a window, by id and runtime, and starts lookups of new ones.
+    /// Waits at most [`FIRST_WAIT`] for answers that are likely.
     pub fn meet<'a>(&self, met: impl IntoIterator<Item = (&'a str, Option<&'static str>)>) {
         let Some(asks) = &self.asks else { return };
         let (now, counts) = (MonotonicTime::now(), &self.shared.counts);
@@ -197,7 +197,7 @@ impl Containers {
         counts.known.store(cache.known(), Ordering::Relaxed);
     }
 
-    /// What is known of the container that a cgroup's labels name.
+    /// Metadata of the container that a cgroup's labels name.
     pub fn of(&self, labels: &Labels) -> Option<Arc<Metadata>> {
         self.shared.lock().get(labels.container.as_deref()?)
     }

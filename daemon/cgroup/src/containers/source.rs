@@ -33,7 +33,7 @@ const USUAL: &[(Kind, &str)] = &[
     (Kind::Storage, "/var/lib/containers/storage"),
 ];
 
-/// What is asked, and how.
+/// The kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Docker's engine, over HTTP.
@@ -42,11 +42,11 @@ enum Kind {
     Podman,
     /// The Container Runtime Interface, over gRPC.
     Cri,
-    /// What Docker keeps of each container.
+    /// Docker's file for each container.
     DockerFiles,
-    /// What containerd and CRI-O hand to whoever starts a container.
+    /// Bundles, which containerd and CRI-O pass to the program that starts a container.
     Bundles,
-    /// What Podman's storage keeps of all.
+    /// Podman's storage, with data about all containers.
     Storage,
 }
 
@@ -127,7 +127,7 @@ impl Source {
         })
     }
 
-    /// Who is asked there.
+    /// The runtime behind this source.
     pub fn runtime(&self, chosen: &Chosen) -> Box<dyn Runtime> {
         let socket = || Socket {
             path: self.path.as_path().into(),

@@ -106,7 +106,7 @@ pub struct Environment {
     pub kernel_symbols: bool,
     /// CPUs that run now.
     pub cpus_online: Vec<CpuId>,
-    /// What the daemon may do. Counts only in the initial user namespace.
+    /// The daemon's capabilities. They count only in the initial user namespace.
     pub capabilities: Capabilities,
     /// RLIMIT_MEMLOCK, soft. Unit: bytes; `u64::MAX` when there is no limit.
     pub memlock_bytes: Option<u64>,

@@ -51,7 +51,7 @@ const SET_SERVER: u8 = 0xff;
 const ENABLE_PERF_MAP: u8 = 0x05;
 const DISABLE_PERF_MAP: u8 = 0x06;
 
-/// What to write: the perf map alone.
+/// What to write: only the perf map.
 const PERF_MAP: u32 = 3;
 
 /// `DS_IPC_E_UNKNOWN_COMMAND`: .NET 7 and earlier.
@@ -80,7 +80,7 @@ pub enum DotNetError {
         #[source]
         source: io::Error,
     },
-    /// Its temporary directory cannot be worked in.
+    /// Its temporary directory is not usable.
     #[error("failed to use the process's temporary directory")]
     ProcessTmpDir(#[source] io::Error),
     /// Something else lies where it will write.
@@ -150,7 +150,7 @@ pub struct Writing {
 /// A process that goes on writing, or a map that stays.
 #[derive(Debug)]
 pub struct NotEnded {
-    /// What to try again; nothing when it was tried often enough.
+    /// What to try again; `None` if it was tried often enough.
     pub again: Option<Box<Writing>>,
     /// Why.
     pub error: DotNetError,

@@ -175,14 +175,14 @@ impl DotNetProcesses {
         stopped
     }
 
-    /// What is still to be done of processes that are forgotten.
+    /// Number of forgotten processes with work left.
     pub(super) fn left(&self) -> usize {
         self.enabling.len() + self.ending.len() + self.to_end.len()
     }
 }
 
 impl DotNetProcess {
-    /// What enabling has brought, if it has come.
+    /// The result of enabling, if there is one.
     fn take(&mut self, now: MonotonicTime) -> Option<Result<(), DotNetError>> {
         let enabled = match self.enabling.take()?.wait(Duration::ZERO) {
             Ok(enabled) => enabled,

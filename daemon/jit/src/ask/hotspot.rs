@@ -140,26 +140,26 @@ pub struct LeftOver {
     owner: Identity,
 }
 
-/// What is asked of which process.
+/// A request to one process.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachRequest {
     /// Its pid.
     pub pid: u32,
     /// The latest time it can have started.
     pub started_by: MonotonicTime,
-    /// What came of the last time; `None` when there was none.
+    /// State of the map after the last attempt; `None` if there was none.
     pub mark: Option<Mark>,
     /// True when it got the signal before.
     pub signalled: bool,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 pub struct Attempt {
     /// True when the process has the signal now, from this attempt or an earlier one.
     pub signalled: bool,
-    /// What is to be removed once nobody needs it, when the map is there; nothing in it when the
-    /// map was there before and was somebody's own.
+    /// If the map exists, what to remove once nobody needs it; `None` inside if the map already
+    /// existed and belongs to somebody else.
     pub outcome: Result<Option<LeftOver>, AttachError>,
 }
 
@@ -341,7 +341,7 @@ impl Drop for Trigger<'_> {
     }
 }
 
-/// Has the JVM write its map.
+/// Makes the JVM write its map.
 fn command(stream: &UnixStream) -> Result<(), AttachError> {
     let deadline = Instant::now() + ANSWER_MAX;
     tmp_dir::send(stream, COMMAND, deadline).map_err(AttachError::Talk)?;
@@ -367,7 +367,7 @@ fn parse_answer(answer: &[u8]) -> Option<(i64, String)> {
     ))
 }
 
-/// What the kernel says of a process at this moment.
+/// State of a process from the kernel at this moment.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     owner: Identity,
@@ -408,7 +408,7 @@ fn is_open_in(pid: u32, name: &str) -> bool {
 }
 
 impl LeftOver {
-    /// Which file in which state.
+    /// Identity and state of the file.
     pub fn mark(&self) -> Mark {
         self.mark
     }

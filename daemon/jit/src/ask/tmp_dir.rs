@@ -41,7 +41,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Gives the calling thread these rights and no others, for the rest of its life.
+    /// Gives the calling thread only these rights, for the rest of its life.
     ///
     /// # Errors
     /// When the daemon may not take on another user: it needs `CAP_SETUID` and `CAP_SETGID`.
@@ -82,10 +82,10 @@ impl Mark {
     }
 }
 
-/// What lies at a name.
+/// The file at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
-    /// Which file in which state.
+    /// Identity and state of the file.
     pub mark: Mark,
     /// Its owner.
     pub uid: u32,
@@ -112,7 +112,7 @@ impl ProcessTmpDir {
         Ok(ProcessTmpDir(dir))
     }
 
-    /// What lies at a name; nothing when there is nothing.
+    /// The file at a name, if there is one.
     ///
     /// # Errors
     /// When the directory cannot be asked.

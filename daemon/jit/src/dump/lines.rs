@@ -43,7 +43,7 @@ struct Function {
 }
 
 impl Pending {
-    /// Takes a record, which may be cut. Returns how many lines were left out.
+    /// Reads a record, which may be cut. Returns how many lines were left out.
     pub(super) fn read(&mut self, record: &[u8]) -> u64 {
         let (start, count) = (u64_at(record, 0), u64_at(record, 8));
         let mut function = Function {

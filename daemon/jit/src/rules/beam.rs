@@ -72,7 +72,7 @@ pub(super) fn look(pid: u32) -> Beam {
     }
 }
 
-/// Where what is looked for is in the process's memory.
+/// Where the needed data is in the process's memory.
 struct Places {
     variable: u64,
     entered: Box<[u64]>,
@@ -130,7 +130,7 @@ fn returns_from<R: ReadAt + ?Sized>(
     Some(found)
 }
 
-/// Where calls of a function return to, in code that starts at `base`.
+/// Return addresses of calls to a function, in code that starts at `base`.
 fn calls_in(code: &[u8], base: u64, function: u64) -> impl Iterator<Item = u64> {
     let calls = code.windows(CALL_BYTES).enumerate();
     calls.filter_map(move |(at, bytes)| {

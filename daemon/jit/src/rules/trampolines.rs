@@ -29,7 +29,7 @@ const ARENAS_A_LOOK: usize = 16;
 /// Longest list of mappings read. Unit: bytes, as in `workers/stack_reader.rs`.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
 
-/// What the names of trampolines start with.
+/// Prefix of trampolines' names.
 const PREFIX: &str = "py::";
 
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -65,7 +65,7 @@ impl Shape {
         self.first() + bare.len() as u64
     }
 
-    /// Where its first instruction that matters is.
+    /// Offset of its first relevant instruction.
     fn first(self) -> u64 {
         if self.protected {
             ENDBR64.len() as u64
@@ -98,16 +98,16 @@ pub fn may_be(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// What is to be looked at in a process.
+/// What to examine in a process.
 #[derive(Debug)]
 pub struct ScanRequest {
     pid: Pid,
     /// Addresses of what was named; sorted.
     addresses: Vec<u64>,
-    /// Whatever memory of a Python may hold trampolines, too: 3.13's `-X perf_jit` names them only
-    /// when two MiB of records are together.
+    /// Whether all memory of a Python may contain trampolines: 3.13's `-X perf_jit` names them only
+    /// once it has written two MiB of records.
     unnamed: bool,
-    /// What was looked at before.
+    /// Memory that was examined before.
     seen: Vec<Range<u64>>,
 }
 
@@ -158,7 +158,7 @@ pub struct Arena {
     pub(super) found: Vec<(u64, Shape)>,
 }
 
-/// What a look found.
+/// Result of an examination.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     pub(super) arenas: Vec<Arena>,

@@ -20,7 +20,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Most CPU time for it. Real ones take some µs.
 const CPU_MAX: Duration = Duration::from_millis(10);
 
-/// Nothing can be made of it.
+/// It makes no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Senseless;
 
@@ -29,14 +29,14 @@ pub(super) struct Senseless;
 pub struct Unwinding<'a> {
     /// The `.eh_frame`.
     frames: &'a [u8],
-    /// Where it would lie, in bytes behind the next multiple of eight behind the code.
+    /// Its assumed position, in bytes after the next multiple of eight after the code.
     at: u64,
 }
 
 impl<'a> Unwinding<'a> {
-    /// What a jitdump holds for one piece of code: an `.eh_frame_hdr` of `header_bytes` and an
-    /// `.eh_frame`. The format says that the header comes first; V8 and CPython write it last, and
-    /// that is how `perf inject` reads it.
+    /// Parses the unwind information in a jitdump for one piece of code: an `.eh_frame_hdr` of
+    /// `header_bytes` and an `.eh_frame`. According to the format the header comes first; V8 and
+    /// CPython write it last, and `perf inject` reads it that way.
     pub fn as_written(content: &'a [u8], header_bytes: usize) -> Unwinding<'a> {
         let at = content.len().saturating_sub(header_bytes);
         let (frames, header) = content.split_at(at);

@@ -36,9 +36,9 @@ pub struct RingSet {
     /// True when samples of the idle loop say that nothing happened: of clocks and of the
     /// processor.
     pub idles: bool,
-    /// What its samples are taken after: before it not all of its events ran.
+    /// Only samples after this count: before it not all of its events ran.
     pub start: MonotonicTime,
-    /// What the last drain learned of.
+    /// Findings of the last drain.
     pub stats: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they
     /// happen.

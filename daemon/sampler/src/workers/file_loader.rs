@@ -40,7 +40,7 @@ impl std::fmt::Debug for Retired {
     }
 }
 
-/// What the sampler asks for.
+/// A request of the sampler.
 #[derive(Debug)]
 pub enum Request {
     /// Open this executable.
@@ -87,7 +87,7 @@ const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 
 /// How unwind information gets to the sampler.
 pub struct Modules {
-    /// Where it goes.
+    /// Where to send the result.
     pub loaded: SyncSender<UnwindUpdate>,
     /// Counters shared by the file loader and the sampler.
     pub handover: Arc<Handover>,

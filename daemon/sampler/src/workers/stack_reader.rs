@@ -40,8 +40,8 @@ const WAIT: Duration = Duration::from_secs(1);
 /// whoever has frames of this size; it is cut as before.
 const LOOK_BYTES: u64 = 256 << 10;
 
-/// What lies before the return address and is looked at too: the registers that the function saved.
-/// Unit: bytes. Six, of eight bytes each, and room for what some functions keep between.
+/// Bytes before the return address that are read too: the registers that the function saved. Six
+/// registers of eight bytes, and room for what some functions store in between.
 const BEFORE_BYTES: u64 = 128;
 
 /// How much is read at a time. Unit: bytes; full pages.
@@ -64,7 +64,7 @@ const MAPS_BYTES_MAX: u64 = 1 << 20;
 /// Processes remembered to have hung. When there are more, all are forgiven.
 const HUNG_MAX: usize = 1024;
 
-/// What the sampler asks for.
+/// A request of the sampler.
 #[derive(Debug)]
 pub enum Request {
     /// Look at a stack.
@@ -264,8 +264,7 @@ fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), F
     Ok(())
 }
 
-/// What is read lies here and nowhere else: outside of the heap, in no core dump, cleared at the
-/// end.
+/// The only place for what is read: outside the heap, excluded from core dumps, cleared at the end.
 struct Buffer(MmapMut);
 
 impl Buffer {

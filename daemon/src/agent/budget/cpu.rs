@@ -29,7 +29,7 @@ const MINUTE_OVER: usize = 5;
 /// Intervals looked at for a load that comes and goes, and before raising: five minutes.
 const LONG: usize = 30;
 
-/// What an interval may count in the long mean, as a multiple of the budget: a spike of ten
+/// Most that an interval may count in the long mean, as a multiple of the budget: a spike of ten
 /// seconds, however high, must not look like five minutes of load.
 const CLIP: u64 = 3;
 
@@ -110,7 +110,7 @@ pub struct CpuGovernor {
 }
 
 impl CpuGovernor {
-    /// Nothing is limited and nothing known at `now`, the start of the daemon.
+    /// Creates it at `now`, the start of the daemon, without limits or knowledge.
     pub fn new(budget_ppm: u64, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) -> CpuGovernor {
         let ladder = ladder(stack_bytes, rate_hz);
         CpuGovernor {
@@ -160,7 +160,7 @@ impl CpuGovernor {
         mean(self.recent.iter().copied())
     }
 
-    /// Takes a new budget. What was judged by the old one is forgotten.
+    /// Sets a new budget. Decisions based on the old one are forgotten.
     pub fn set_budget(&mut self, budget_ppm: u64) {
         if self.budget_ppm != budget_ppm {
             self.budget_ppm = budget_ppm;
@@ -182,7 +182,7 @@ impl CpuGovernor {
         (level, ladder[level])
     }
 
-    /// Takes a new configuration of what is sampled; see [`CpuGovernor::level_for`].
+    /// Sets a new configuration of what is sampled; see [`CpuGovernor::level_for`].
     pub fn set_full(&mut self, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) {
         self.level = self.level_for(stack_bytes, rate_hz).0;
         self.ladder = ladder(stack_bytes, rate_hz);
@@ -192,9 +192,9 @@ impl CpuGovernor {
         self.settle(now);
     }
 
-    /// Takes a reading: CPU time used so far. Returns the level that should be in force, when it is
-    /// another than the one that is. The caller puts it in force and says so by
-    /// [`CpuGovernor::enter`]; until then the answer is given again every minute.
+    /// Processes a reading: CPU time used so far. Returns the level that should be in force, if it
+    /// differs from the current one. The caller applies it and reports that with
+    /// [`CpuGovernor::enter`]; until then the result is repeated every minute.
     pub fn observe(&mut self, now: MonotonicTime, cpu_ns: u64) -> Option<usize> {
         let Some((at, before)) = self.last else {
             self.last = Some((now, cpu_ns));

@@ -58,7 +58,7 @@ pub fn bounds(configured: Bounds, level: usize) -> Bounds {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Give free memory back.
@@ -126,7 +126,7 @@ impl MemoryGovernor {
         bounds(self.configured, self.level)
     }
 
-    /// Takes a new configuration; the level stays.
+    /// Sets a new configuration; the level stays.
     pub fn configure(&mut self, budget: usize, configured: Bounds) {
         if (budget, configured) != (self.budget, self.configured) {
             (self.budget, self.configured) = (budget, configured);
@@ -135,7 +135,8 @@ impl MemoryGovernor {
         }
     }
 
-    /// Takes a reading: bytes in use. Changes the level by itself; what it returns must be done.
+    /// Processes a reading: bytes in use. Changes the level by itself; the caller must carry out
+    /// the result.
     pub fn observe(&mut self, now: MonotonicTime, used: usize) -> Option<Action> {
         if self.last.is_some_and(|last| now.since(last) < INTERVAL) {
             return None;

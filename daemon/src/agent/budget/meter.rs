@@ -28,15 +28,15 @@ pub struct CpuUse {
     pub uploading_ns: u64,
 }
 
-/// Takes parts out of a sum that only grows, so that the rest only grows too: how much captures
-/// took is an estimate, which may fall.
+/// Subtracts parts from a sum that only grows, so that the rest only grows too: the cost of
+/// captures is an estimate, which may fall.
 #[derive(Debug, Default)]
 pub struct Apart {
     rest: u64,
 }
 
 impl Apart {
-    /// What is left of `own_ns` without `apart_ns`.
+    /// The rest of `own_ns` without `apart_ns`.
     pub fn less(&mut self, own_ns: u64, apart_ns: u64) -> u64 {
         self.rest = self.rest.max(own_ns.saturating_sub(apart_ns));
         self.rest

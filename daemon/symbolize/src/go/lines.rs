@@ -36,12 +36,12 @@ pub struct Call {
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
     tables: GoTables,
-    /// What trees are counted from.
+    /// Base of the offsets of trees.
     trees: Option<Part>,
 }
 
 impl Source {
-    /// Those of a program, with inlined calls if they are `wanted`.
+    /// Creates it for a program, with inlined calls if they are `wanted`.
     ///
     /// # Errors
     /// When looking for them takes more than `budget` has left.
@@ -120,8 +120,8 @@ impl Source {
         Ok((file.unwrap_or_default(), line))
     }
 
-    /// What was inlined at an instruction: place of its name, and the instruction of its caller
-    /// that stands for the call.
+    /// The inlined call at an instruction: place of its name, and the instruction of its caller
+    /// that represents the call.
     fn inlined<R: ReadAt + ?Sized>(
         &self,
         image: &R,

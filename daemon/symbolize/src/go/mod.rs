@@ -29,7 +29,7 @@ use functions::Function;
 /// claims more is not read.
 const FUNCTIONS_MAX: u64 = 4 << 20;
 
-/// Which layout a table has.
+/// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// Go 1.16 and 1.17: functions have addresses.
@@ -86,7 +86,7 @@ pub struct GoTables {
     address: u64,
     /// Address that functions are counted from (SVMA); 0 where they have addresses.
     text: u64,
-    /// What the length of every instruction is a multiple of. Unit: bytes.
+    /// Every instruction's length is a multiple of this. Unit: bytes.
     quantum: u32,
     /// Number of functions.
     count: u64,

@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 /// What a function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nobody called it: a goroutine or a thread starts there.
+    /// It has no caller: a goroutine or a thread starts there.
     Starts,
     /// It goes over to the scheduler's stack for good: what it leaves will not be returned to from
     /// there.
@@ -24,7 +24,7 @@ pub enum Role {
     SignalReturn,
     /// The runtime makes it look as if the interrupted instruction had called it.
     Injected,
-    /// Its depths are right although it is marked as if not.
+    /// Its depths are right although it is marked otherwise.
     Plain,
     /// A goroutine that called on another stack looks as if this function had been called; until Go
     /// 1.20 it would return to its first instruction.

@@ -94,7 +94,7 @@ pub struct Lists<'a, 'b, R: ?Sized> {
 }
 
 impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
-    /// Those of a program.
+    /// Creates it for a program.
     pub fn new(image: &'a R, tables: &GoTables, budget: &'a FileBudget<'b>) -> Self {
         Lists {
             pieces: Pieces::new(image, budget, tables.values, PIECE_BYTES),
@@ -102,7 +102,7 @@ impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
         }
     }
 
-    /// What they take. Unit: bytes.
+    /// Their memory. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
         PIECE_BYTES
     }

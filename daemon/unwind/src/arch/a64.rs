@@ -13,7 +13,8 @@ pub const SP: u8 = 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u32);
 
-/// Where code goes on behind an instruction. Distances are from it. Unit: instructions.
+/// Where execution continues after an instruction. Distances are from the instruction. Unit:
+/// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// At the next one.
@@ -37,13 +38,13 @@ pub enum Flow {
 pub struct Address {
     /// The register it counts from.
     pub base: u8,
-    /// What is added to that for the access. Unit: bytes.
+    /// Offset of the access from that. Unit: bytes.
     pub offset: i32,
-    /// What is added to the register for good. Unit: bytes.
+    /// Change of the register itself. Unit: bytes.
     pub moves: Option<i32>,
 }
 
-/// What an instruction does to registers, as far as that is understood.
+/// Effect of an instruction on registers, as far as it is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing that matters.
@@ -105,7 +106,7 @@ impl Word {
         matches!(self.0, 0xd503_245f | 0xd503_233f | 0xd503_237f)
     }
 
-    /// Where code goes on.
+    /// Where execution continues.
     pub fn flow(self) -> Flow {
         if self.is(0x9400_0000, 0xfc00_0000) {
             Flow::Call(Some(self.signed(0, 26)))
@@ -136,7 +137,7 @@ impl Word {
         }
     }
 
-    /// What it does to registers.
+    /// Its effect on registers.
     pub fn effect(self) -> Effect {
         match self.bits(25, 4) {
             0b1000 | 0b1001 => self.with_number(),

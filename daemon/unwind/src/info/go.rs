@@ -147,7 +147,7 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
         Ok(found)
     }
 
-    /// What all of a function leads to; else how its depths are to be read.
+    /// The rule for all of a function, or else how to read its depths.
     fn rule_of_role(&self, function: &Function, role: Option<Role>) -> Result<Kind, Reading> {
         let switched = || match self.keeps_frame_pointer(function) {
             true => Behind::Caller,

@@ -19,6 +19,6 @@ pub mod state;
 pub mod table;
 pub mod words;
 
-/// What the allocator adds to each allocation, at most. Unit: bytes. What is bounded by its size
-/// counts it, or many small pieces would take twice their bound.
+/// Most overhead of the allocator per allocation. Unit: bytes. Memory bounds include it; otherwise
+/// many small pieces would take twice their bound.
 pub const ALLOCATION_BYTES: usize = 16;

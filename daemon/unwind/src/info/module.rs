@@ -58,7 +58,7 @@ struct Plt {
 pub struct Module {
     segments: Box<[Segment]>,
     tables: Box<[Table]>,
-    /// What was derived from instructions of code that those do not describe.
+    /// Rows derived from instructions that those do not describe.
     derived: Option<Table>,
     /// The function whose frame is used by code without one of its own.
     lender: Option<Lender>,

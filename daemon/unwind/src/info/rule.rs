@@ -51,10 +51,10 @@ pub enum Step {
     Unknown,
 }
 
-/// What is behind a function that calls on another stack.
+/// What follows a function that calls on another stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Behind {
-    /// Nobody: what it calls returns to nobody.
+    /// Nothing: the called function never returns.
     Nobody,
     /// Its caller, by its frame pointer.
     Caller,
@@ -228,7 +228,7 @@ impl Rule {
     }
 }
 
-/// What rows of a file lead to.
+/// The kind of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Nothing is described.
@@ -341,11 +341,11 @@ enum Source {
     Cfa(i64),
     /// Memory at what an expression gives.
     AtExpression(SectionRange),
-    /// What an expression gives.
+    /// The value of an expression.
     Expression(SectionRange),
     /// A number.
     Constant(u64),
-    /// Nobody knows.
+    /// It is unknown.
     Unknown,
 }
 
@@ -378,14 +378,14 @@ impl ComputedRow {
     }
 }
 
-/// What belongs to a row next to its rules, while it is read.
+/// Facts about a row besides its rules, while it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowFacts<'a> {
     /// True in the function that a signal handler returns to.
     pub signal: bool,
     /// The column that holds the return address.
     pub return_register: u16,
-    /// What expressions are places in.
+    /// The section that contains the expressions.
     pub section: &'a [u8],
 }
 
@@ -397,7 +397,7 @@ impl<'a> RowFacts<'a> {
     }
 }
 
-/// What a row leads to.
+/// The kind for a row.
 pub(super) fn kind_of_row(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Kind {
     if outermost(row, facts) {
         return Kind::Rule(Rule {
@@ -544,8 +544,8 @@ pub fn step_saved(
     Ok(caller)
 }
 
-/// The same in place: nearly every frame comes here, and registers are two lines of the CPU's cache
-/// to copy.
+/// The same in place, because nearly every frame needs it, and copying the registers touches two
+/// cache lines.
 ///
 /// # Errors
 /// As for [`step_saved`]; the registers are then as they were.

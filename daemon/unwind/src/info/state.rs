@@ -23,7 +23,7 @@ const ALL: RegisterSet = RegisterSet::MAX >> (RegisterSet::BITS as usize - REGIS
 pub struct Registers {
     values: [u64; REGISTERS],
     known: RegisterSet,
-    /// Those that are as the sample has them.
+    /// Registers with the same value as in the sample.
     original: RegisterSet,
 }
 
@@ -44,7 +44,7 @@ impl Registers {
         })
     }
 
-    /// Those of a caller of which nothing is known but where it goes on.
+    /// Registers of a caller about which only the return address and the stack pointer are known.
     pub fn at_return(ip: u64, sp: u64) -> Registers {
         let mut registers = Registers {
             values: [0; REGISTERS],
@@ -95,8 +95,7 @@ impl Registers {
         self.values[usize::from(number::SP)]
     }
 
-    /// What a caller can know of its registers after a call: those that calls keep, and where it
-    /// goes on.
+    /// Registers of a caller after a call: those that calls preserve, and where it continues.
     pub fn after_return(mut self, ip: u64, sp: u64) -> Registers {
         self.returned(ip, sp);
         self

@@ -38,7 +38,7 @@ impl Words {
     }
 }
 
-/// What a walk read.
+/// Words that a walk read.
 #[derive(Default)]
 pub struct Reads {
     /// Addresses of words, in order.

@@ -29,6 +29,6 @@ pub struct DumpSeen {
     pub range: (Avma, Avma),
     /// Its path, as the process sees it.
     pub path: Box<[u8]>,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
 }

@@ -175,7 +175,7 @@ impl Process {
     }
 }
 
-/// What the table had to refuse or guess, by cause.
+/// Counters of what the table rejected or guessed, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
     /// Processes seen in a sample but not reported by any record.
@@ -258,7 +258,7 @@ pub struct ProcessTable {
     /// Mapped jitdumps that were not reported to `fp-jit` yet.
     dumps: Vec<DumpSeen>,
     next_id: u32,
-    /// What all address spaces take.
+    /// Memory of all address spaces.
     space_bytes: SpaceBytes,
     /// When unused files may be looked for again.
     files_retry: MonotonicTime,
@@ -694,7 +694,7 @@ impl ProcessTable {
         self.processes.get(&pid)
     }
 
-    /// Has the generated code of a process stepped over by these rules from now on.
+    /// Uses these rules for the generated code of a process from now on.
     pub fn set_generated(&mut self, generated: Generated) {
         if let Some(process) = self.processes.get_mut(&generated.pid)
             && process.id == generated.process
@@ -703,7 +703,7 @@ impl ProcessTable {
         }
     }
 
-    /// Takes it that nothing will be known of the generated code of a process soon.
+    /// Records that no rules for the generated code of a process will arrive soon.
     pub fn forgo_rules(&mut self, pid: Pid) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.generated.get_or_insert_default();
@@ -848,7 +848,7 @@ impl ProcessTable {
         self.threads
     }
 
-    /// What all address spaces take. Unit: bytes.
+    /// Memory of all address spaces. Unit: bytes.
     pub fn space_bytes(&self) -> usize {
         self.space_bytes.get()
     }
@@ -858,7 +858,7 @@ impl ProcessTable {
         self.processes.is_empty()
     }
 
-    /// What was refused or guessed.
+    /// Counters of what was rejected or guessed.
     pub fn counts(&self) -> ProcessCounts {
         self.counts
     }

@@ -76,7 +76,7 @@ impl ScannedProcess {
     }
 }
 
-/// What one look at /proc found.
+/// Result of reading /proc once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     /// The processes.

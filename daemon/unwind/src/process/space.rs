@@ -14,7 +14,7 @@ pub const MAPPINGS_MAX: usize = 8192;
 /// First address above user space, with five levels of page tables; kernel addresses are above.
 const USER_END: u64 = 1 << 56;
 
-/// What lies behind a mapping.
+/// What backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// A file, the vdso included.
@@ -65,12 +65,12 @@ impl Mapping {
     }
 }
 
-/// What all address spaces take together. Unit: bytes. Clones count in the same place.
+/// Memory of all address spaces together. Unit: bytes. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceBytes(Rc<Cell<usize>>);
 
 impl SpaceBytes {
-    /// What they take now.
+    /// Their current memory.
     pub fn get(&self) -> usize {
         self.0.get()
     }
@@ -81,7 +81,7 @@ impl SpaceBytes {
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
-    /// What it counts for in `all`.
+    /// Its share in `all`.
     bytes: usize,
     all: SpaceBytes,
     /// Number of file mappings added so far: shows whether there is one that was not examined.
@@ -122,7 +122,8 @@ impl AddressSpace {
         space
     }
 
-    /// What is left of one when there is no room for it: every address of user space is refused.
+    /// The address space of a process for which there is no room: it rejects every address of user
+    /// space.
     pub fn refused(&self) -> AddressSpace {
         let mut space = AddressSpace::within(&self.all);
         space.replaced = self.replaced.wrapping_add(1);

@@ -35,7 +35,7 @@ const TAG: u64 = 3;
 /// each.
 const THREAD_WORDS_MAX: u64 = 4096;
 
-/// What an attempt to walk an Erlang stack counts for: it reads up to 7,000 words.
+/// Cost of an attempt to walk an Erlang stack: it reads up to 7,000 words.
 const OPERATIONS: u32 = 128;
 
 impl Engine {

@@ -28,8 +28,8 @@ const WANTED_OF_FILE_MAX: usize = 16;
 /// An answer that has not come by then was lost.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What is looked at of a function that is called. Unit: bytes. What jumps on through a pointer
-/// without ado does so within some.
+/// How much of a called function is examined. Unit: bytes. A function that directly jumps on
+/// through a pointer does so within a few bytes.
 const CALLED_BYTES: usize = 64;
 
 /// A place in a file that a word returns to.
@@ -57,9 +57,9 @@ enum Known {
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looked {
-    /// What was asked for.
+    /// The requested value.
     pub place: ReturnSite,
-    /// What lies before it.
+    /// The call before it.
     pub site: CallSite,
 }
 

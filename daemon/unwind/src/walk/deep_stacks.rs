@@ -55,7 +55,7 @@ const UNCUT_MAX: Duration = Duration::from_secs(60);
 /// and may be cut somewhere else.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookCounts {
     /// Looks asked for.
@@ -98,7 +98,7 @@ struct DeepThread {
     wait: Duration,
     /// The look held has completed a sample.
     served: bool,
-    /// Who is taken to have called the function at which it was cut last.
+    /// Expected caller of the function at which it was cut last.
     expected: Option<ExpectedCaller>,
     state: LookState,
 }
@@ -177,7 +177,7 @@ impl Default for DeepStacks {
 }
 
 impl DeepStacks {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> LookCounts {
         self.counts
     }
@@ -267,7 +267,7 @@ impl DeepStacks {
         self.counts.completed += 1;
     }
 
-    /// Takes in an answer. False when nobody waits for it any more or there is no room.
+    /// Adds an answer. False if nobody waits for it any more or there is no room.
     pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
         let StackReadAnswer { wanted, look } = answer;
         let waiting = self
@@ -405,7 +405,7 @@ impl DeepStacks {
         }
     }
 
-    /// Gives away the watches that are to be closed; `send` returns what it cannot take now.
+    /// Hands over the watches to close; `send` returns what it cannot accept now.
     pub fn give_away(&mut self, mut send: impl FnMut(Watchpoint) -> Option<Watchpoint>) {
         while let Some(watch) = self.spent.pop() {
             if let Some(kept) = send(watch) {

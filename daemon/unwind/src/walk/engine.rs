@@ -36,7 +36,7 @@ use std::cmp::Ordering;
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
 
-/// What looking for a lent frame counts for: it reads up to 18 words.
+/// Cost of looking for a lent frame: it reads up to 18 words.
 const LENT_OPERATIONS: u32 = 32;
 
 /// Sizes of copies for which use is counted. Unit: bytes.
@@ -57,11 +57,11 @@ pub struct CopyCounts {
 #[derive(Clone, Copy, Debug)]
 enum Used {
     Bytes(u64),
-    /// As much as there was, which was not enough.
+    /// All of the copy, which was not enough.
     All(u64),
 }
 
-/// What the engine did, since the start.
+/// Counters of the engine since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
     /// Counts of scans for the caller of generated code.
@@ -140,7 +140,7 @@ impl Default for UnwindCounts {
 pub struct Engine {
     /// The modules.
     pub modules: Modules,
-    /// What was done.
+    /// Counters.
     pub counts: UnwindCounts,
     /// Where the last walk needed a return address beyond the copy.
     pub cut: Option<Cut>,
@@ -150,11 +150,11 @@ pub struct Engine {
     pub call_sites: CallSites,
     /// Whether callers of generated code are scanned for.
     pub scans: bool,
-    /// What the last walk used, until it is counted.
+    /// Use of the last walk, until it is counted.
     used: Option<Used>,
-    /// What scans may still do for the stack under way.
+    /// Remaining scan work for the current stack.
     pub(super) scanner: Scanner,
-    /// What a scan leads to that is only compared.
+    /// Result of a scan that is only compared.
     pub(super) scanned: StackBuffer,
     /// See `red_zone.rs`.
     pub(super) red_zone: Words,
@@ -233,7 +233,7 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What one frame leads to.
+/// The step after one frame.
 pub(super) enum Next {
     Caller,
     End(StackEnd),
@@ -260,7 +260,7 @@ impl Engine {
         }
     }
 
-    /// What was walked last is not to be counted.
+    /// Excludes the last walk from the counts.
     pub fn forget_copy(&mut self) {
         self.used = None;
     }

@@ -13,8 +13,8 @@ use host::ids::Pid;
 use host::time::MonotonicTime;
 use std::time::Duration;
 
-/// What is read at a hole: one byte of each page. Unit: bytes of address. As much as a copy has at
-/// most; what is still missing then is the next hole.
+/// Address range read at a hole, one byte of each page. Unit: bytes. As large as the largest copy;
+/// anything still missing then is the next hole.
 pub const HOLE_BYTES: u64 = 64 << 10;
 
 /// Holes remembered, of all threads. Unit: holes, of 24 bytes each. Beyond it all are forgotten,
@@ -39,7 +39,7 @@ pub struct Hole {
     pub start: u64,
 }
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoleCounts {
     /// Holes that were to be read.
@@ -61,7 +61,7 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> HoleCounts {
         self.counts
     }

@@ -46,7 +46,7 @@ const STACK_REACH: u64 = 8 << 20;
 /// The distance from one place to the next of which nothing is known.
 const PAGE: u64 = 4096;
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownCallersCounts {
     /// Functions with remembered callers.
@@ -151,7 +151,7 @@ impl Default for KnownCallers {
 }
 
 impl KnownCallers {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> KnownCallersCounts {
         KnownCallersCounts {
             functions: self.functions.len() as u64,
@@ -181,7 +181,7 @@ impl KnownCallers {
         self.wanted.remove(&thread);
     }
 
-    /// Takes in the callers that a complete stack of a process has. It counts as a comparison if
+    /// Adds the callers found in a complete stack of a process. It counts as a comparison if
     /// `counts` says so, or if they differ.
     pub(super) fn learn(
         &mut self,
@@ -226,7 +226,7 @@ impl KnownCallers {
         }
     }
 
-    /// Takes in whether a thread had the expected caller.
+    /// Records whether a thread had the expected caller.
     pub(super) fn compare(&mut self, frame: CutFrame, right: bool) {
         self.counts.checked += 1;
         if !right {

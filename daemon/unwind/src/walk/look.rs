@@ -38,9 +38,9 @@ pub struct StackReadRequest {
 /// An answer: the look, or why there is none.
 #[derive(Debug)]
 pub struct StackReadAnswer {
-    /// What was asked for.
+    /// The requested value.
     pub wanted: StackReadRequest,
-    /// What came of it.
+    /// Its result.
     pub look: Result<StackSnapshot, Failure>,
 }
 
@@ -62,7 +62,7 @@ pub enum Failure {
     Gone,
     /// Not permitted to read its memory or to watch it.
     Denied,
-    /// Its watches are all in use: a debugger's.
+    /// All its watches are in use by a debugger.
     Busy,
     /// This machine has no watches.
     Unsupported,
@@ -133,8 +133,8 @@ impl<'a> Sieve<'a> {
         }
     }
 
-    /// Takes in the bytes at `address`, a multiple of eight; each call further out. False when as
-    /// much is kept as may be.
+    /// Adds the bytes at `address`, a multiple of eight; each call must be further out. False if
+    /// the limit is reached.
     pub fn add(&mut self, address: u64, bytes: &[u8]) -> bool {
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
             let here = address + 8 * number as u64;
@@ -167,7 +167,7 @@ impl<'a> Sieve<'a> {
             .is_some_and(|range| call < range.end)
     }
 
-    /// What was kept.
+    /// The stored words.
     pub fn words(self) -> Words {
         Words {
             base: self.base,

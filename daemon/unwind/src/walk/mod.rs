@@ -73,7 +73,7 @@ impl StackBuffer {
         self.user_at = 0;
     }
 
-    /// Has the user frames of `walked` in place of its own.
+    /// Replaces its user frames by those of `walked`.
     fn take_user(&mut self, walked: &StackBuffer) {
         self.frames.truncate(self.user_at);
         self.frames.extend_from_slice(&walked.frames);
@@ -98,7 +98,7 @@ pub struct Depths {
     pub walk: usize,
 }
 
-/// What walks missed of a file.
+/// Data of a file that walks lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// Its unwind information.
@@ -107,7 +107,7 @@ pub enum Missed {
     CallSite(call_sites::ReturnSite),
 }
 
-/// What was found out about a file.
+/// New data about a file.
 #[derive(Debug)]
 pub enum UnwindUpdate {
     /// Its unwind information.
@@ -143,12 +143,12 @@ pub struct Unwinder {
     /// The file without loaded unwind information at which the last walk stopped.
     missed: Option<FileId>,
     bounds: Arc<CacheBounds>,
-    /// What the engine found, before it is known which walk wins.
+    /// The engine's result, before it is known which walk wins.
     walked: StackBuffer,
 }
 
 impl Unwinder {
-    /// One that knows no file yet, and keeps as much unwind information as `bounds` allow.
+    /// Creates it without any file; it keeps as much unwind information as `bounds` allow.
     pub fn new(depths: Depths, bounds: Arc<CacheBounds>) -> Unwinder {
         Unwinder {
             depths,
@@ -176,7 +176,7 @@ impl Unwinder {
         self.recall.forget(thread);
     }
 
-    /// Takes in what was found out about a file.
+    /// Adds new data about a file.
     pub fn install(&mut self, learnt: UnwindUpdate) {
         match learnt {
             UnwindUpdate::Module(loaded) => self.engine.modules.install(loaded),
@@ -184,7 +184,7 @@ impl Unwinder {
         }
     }
 
-    /// Takes in a look at the memory of a thread.
+    /// Adds a read of the memory of a thread.
     pub fn take_look(&mut self, answer: StackReadAnswer, now: MonotonicTime) {
         self.looks.take(answer, now);
         for (frame, right) in self.looks.compared() {
@@ -239,9 +239,9 @@ impl Unwinder {
         self.unwind_either(sample, process, None, out)
     }
 
-    /// The same for the sample of a wait, by what is remembered of the thread's stack where it
-    /// waited like this before. `near_bytes`: what is copied of the stack of every wait, of which
-    /// this sample may have more.
+    /// The same for the sample of a wait, using what is remembered of the thread's stack if it
+    /// waited here before. `near_bytes`: how much is copied of the stack in every wait; this sample
+    /// may have more.
     pub fn unwind_wait(
         &mut self,
         sample: &Sample<'_>,
@@ -551,7 +551,7 @@ fn place_in_chain(registers: &Registers, stack: &StackCopy<'_>, to: u64) -> Opti
     None
 }
 
-/// What the chain has behind the frame at which a walk stopped, if it went that way too.
+/// The rest of the chain after the frame at which a walk stopped, if the chain includes that frame.
 fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [RawFrame]> {
     let last = walked.last()?;
     let met = chain.iter().position(|frame| frame == last)?;

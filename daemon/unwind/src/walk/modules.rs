@@ -49,7 +49,7 @@ const LARGE_PAGE: usize = 2 << 20;
 /// are looked up again, which [`ModuleCounts::rules_emptied`] counts.
 const RULES_MAX: usize = 1 << 14;
 
-/// What the files thread found out about a file.
+/// Data about a file from the files thread.
 #[derive(Debug)]
 pub struct Loaded {
     /// The file.
@@ -66,7 +66,7 @@ impl Loaded {
     }
 }
 
-/// What can be said of a file.
+/// State of a file.
 pub enum ModuleState<'a> {
     /// Its module.
     Here(&'a Module),
@@ -196,12 +196,12 @@ impl Modules {
         self.clock = self.clock.wrapping_add(1);
     }
 
-    /// What the counts are now.
+    /// Current counts.
     pub fn counts(&self) -> ModuleCounts {
         self.counts
     }
 
-    /// Takes in what was found out about a file.
+    /// Adds new data about a file.
     pub fn install(&mut self, loaded: Loaded) {
         let mut recount = self.remove(loaded.file);
         let slot = match loaded.module {
@@ -483,7 +483,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Where a place is, and what is the same for no other place there. Files of more than four
+    /// Index of a place, and what distinguishes it from other places there. Files of more than four
     /// gigabytes have none.
     fn hash(file: FileId, offset: FileOffset) -> Option<(usize, u64)> {
         let offset = u32::try_from(offset.0).ok()?;

@@ -41,7 +41,7 @@ const BYTES_MAX: usize = 16 << 20;
 /// these with equal frames in between is walked each time.
 const VARIANTS_MAX: usize = 8;
 
-/// What was recognized, since the start.
+/// Counters of recognized waits since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecallCounts {
     /// Walks that were not needed: all they would read is as it was.
@@ -109,9 +109,9 @@ fn bytes_of(walks: &Vec<Walk>) -> usize {
 /// See the module.
 #[derive(Default)]
 pub struct Recall {
-    /// What the walk read that is going on.
+    /// Words read by the current walk.
     pub reads: Reads,
-    /// What was recognized.
+    /// Counters of recognized waits.
     pub counts: RecallCounts,
     threads: HashMap<ThreadKey, Thread>,
     /// Memory of the threads of each process. Unit: bytes.
@@ -275,7 +275,7 @@ impl Recall {
         self.make_room();
     }
 
-    /// What was recognized since the start, and what is remembered now.
+    /// Counters of recognized waits since the start, and of what is remembered now.
     pub fn counts(&self) -> RecallCounts {
         let bytes = self.heap_bytes() as u64;
         RecallCounts {
@@ -306,8 +306,8 @@ impl Recall {
         self.bytes + self.threads.allocation_size() + self.processes.allocation_size()
     }
 
-    /// Where there is too much, forgets every other place of the process that has most: one that
-    /// waits in ever new places takes nothing from others.
+    /// If there is too much, forgets every second place of the process that has most, so that a
+    /// process that waits in ever new places takes nothing from others.
     fn make_room(&mut self) {
         while self.heap_bytes() > BYTES_MAX {
             let most = self.processes.iter().max_by_key(|(_, bytes)| **bytes);

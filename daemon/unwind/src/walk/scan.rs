@@ -42,7 +42,7 @@ const STEPS_MAX: u32 = 1024;
 /// For comparison, one in this many frames of generated code with a known caller is scanned too.
 const CHECK_EVERY: u64 = 16;
 
-/// What scans found.
+/// Counters of scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCounts {
     /// Frames of generated code for which the stack was scanned.
@@ -57,7 +57,7 @@ pub struct ScanCounts {
     pub wrong: u64,
 }
 
-/// What scans have done for one stack.
+/// Scan work for one stack.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Scanner {
     /// The last walk came to a function that nobody called.
@@ -77,11 +77,11 @@ impl Scanner {
     }
 }
 
-/// What a word on a stack may be.
+/// Classification of a word on a stack.
 enum Word {
     /// No return address of a call that led to generated code.
     Refuted,
-    /// That of one that can have.
+    /// The return address of a call that can have led to generated code.
     Leads,
     /// Whether it is that is not known.
     Unclear,
@@ -211,7 +211,7 @@ impl Engine {
         Err(none)
     }
 
-    /// What a word may be.
+    /// Classifies a word.
     fn word(&mut self, cursor: &Cursor<'_>, word: u64) -> Word {
         let word = code_address(word);
         let before = Avma(word.wrapping_sub(1));

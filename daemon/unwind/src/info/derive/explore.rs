@@ -61,7 +61,7 @@ struct Way {
     frame: u16,
 }
 
-/// What the ways from one place came to.
+/// Result of following all paths from one place.
 #[derive(Default)]
 struct Outcome {
     confirmed: bool,

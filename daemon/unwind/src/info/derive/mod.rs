@@ -228,7 +228,7 @@ impl Piece {
         })
     }
 
-    /// What is left of it without what a table describes.
+    /// The rest of it without what a table describes.
     fn without(self, table: &Table, into: &mut Vec<Piece>) {
         let end = self.address + self.len;
         let mut from = self;
@@ -346,8 +346,8 @@ fn signal_returns(bytes: &[u8]) -> Vec<Range<u32>> {
     found
 }
 
-/// What a frame leads to. Nothing where the caller's frame pointer is gone: with another one its
-/// own caller would be found at a wrong place.
+/// The kind of row for a frame. Nothing if the caller's frame pointer is lost, because with a wrong
+/// one the caller's own caller would be found at a wrong place.
 fn kind(frame: &Frame) -> Kind {
     if frame.outermost {
         return Kind::Rule(Rule::OUTERMOST);

@@ -16,7 +16,7 @@ pub struct Run {
     pub entry: bool,
 }
 
-/// What was derived, with frames of an architecture.
+/// Derived data, with frames of an architecture.
 #[derive(Debug)]
 pub struct Derived<F> {
     /// In order of address.

@@ -6,7 +6,7 @@
 use crate::info::table::{Bases, Dialect, Slice};
 use gimli::{LittleEndian, Reader};
 
-/// What is kept of a head while its functions are read.
+/// Data of a head while its functions are read.
 pub(super) struct CommonInfo {
     /// Written again: an entry that gimli reads, with its length.
     pub(super) entry: Box<[u8]>,

@@ -34,7 +34,7 @@ pub struct Frame {
     saved: [Value; KEPT],
     /// A register that holds a number, which large frames are taken by.
     number: Option<(u8, i64)>,
-    /// Nobody called: the code said so the way the ABI has it, by a frame pointer of zero.
+    /// It has no caller: the code says so as the ABI specifies, by a frame pointer of zero.
     pub outermost: bool,
 }
 
@@ -173,7 +173,7 @@ impl Frame {
         }
     }
 
-    /// What the frame is behind an instruction.
+    /// Updates the frame for an instruction.
     pub fn step(&mut self, word: Word) {
         if let Flow::Call(_) = word.flow() {
             self.number = None;

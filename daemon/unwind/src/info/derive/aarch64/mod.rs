@@ -81,7 +81,7 @@ fn leads_on(frame: &Frame) -> bool {
     frame.is_followed() && ![frame.returns(), frame.frame_pointer()].contains(&Value::Lost)
 }
 
-/// What a frame leads to.
+/// The kind of row for a frame.
 fn kind(frame: &Frame) -> Kind {
     if frame.outermost {
         return Kind::Rule(Rule::OUTERMOST);
