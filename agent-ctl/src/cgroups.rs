@@ -166,8 +166,8 @@ fn table(answer: &Tree, args: &Args) -> Table {
     table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
 }
 
-/// Who the container is: its runtime, its pod, and its name, or the start of its id where that is
-/// all there is.
+/// Describes the container: its runtime, its pod, and its name, or the start of its id if nothing
+/// else is known.
 fn container(cgroup: &Cgroup) -> String {
     let id = match cgroup.container.char_indices().nth(12) {
         Some((at, _)) => &cgroup.container[..at],
@@ -186,7 +186,7 @@ fn container(cgroup: &Cgroup) -> String {
     known.join(" ")
 }
 
-/// What the kernel accounts for a cgroup, next to what was taken.
+/// The kernel's accounting for a cgroup, compared with the samples taken.
 fn coverage(cgroup: &Cgroup) -> Coverage {
     Coverage {
         expected_ns: cgroup.expected_ns,

@@ -17,7 +17,7 @@ use proto::agent::{CaptureInfo, CaptureProgress, CaptureState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What came of a capture.
+/// Result of a capture.
 #[derive(Default)]
 pub struct Captured {
     /// The time before it.

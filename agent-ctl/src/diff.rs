@@ -91,7 +91,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What one side is taken from.
+/// Source of one side.
 enum Side {
     Range(Range),
     File(PathBuf),
@@ -389,7 +389,7 @@ struct Comparison<'a> {
     spread: &'a Spread,
 }
 
-/// What the errors of changes are computed from.
+/// How the errors of changes are computed.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum ErrorKind {

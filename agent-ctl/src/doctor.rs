@@ -86,7 +86,7 @@ struct Row {
     sentence: &'static str,
 }
 
-/// What the burn showed.
+/// Result of burning CPU.
 #[derive(Serialize)]
 struct Proof {
     /// Whether samples are proven to arrive.
@@ -101,7 +101,7 @@ struct Proof {
     all_samples: u64,
 }
 
-/// What an agent that answers was found to do.
+/// Findings about an agent that answers.
 struct Examination {
     status: GetStatusResponse,
     proof: Proof,
@@ -395,7 +395,7 @@ fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     })
 }
 
-/// What the agent says of itself, the worst first, and what its numbers say.
+/// The agent's own degradations, worst first, and conclusions from its numbers.
 fn findings(status: &GetStatusResponse) -> Vec<Finding> {
     let mut findings: Vec<Finding> = status
         .degradations

@@ -78,11 +78,11 @@ const SILENT_AFTER: Duration = Duration::from_secs(180);
 /// A clock that is wrong by less is not worth a word. Unit: nanoseconds.
 const CLOCK_AHEAD_NS: u64 = 1_000_000_000;
 
-/// What the collector calls it when a host is not heard of, and when its agent said that it stops.
+/// The collector's names for a silent host and for an agent that announced its stop.
 const SILENT: &str = "host_silent";
 const STOPPED: &str = "agent_stopped";
 
-/// What the collector finds out itself, in words that nobody else has.
+/// Names of problems that only the collector detects.
 const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 
 /// Characters of an id that distinguish hosts with the same name.
@@ -263,7 +263,7 @@ impl HostList {
             .flatten()
     }
 
-    /// What a host used on the mean over the range; `-`: not known, since no window of it came.
+    /// Mean usage of a host over the range; `-`: not known, because it sent no windows.
     fn used_by(&self, host: &Host) -> String {
         match host.windows {
             0 => "-".to_owned(),
@@ -497,7 +497,7 @@ fn merge(row: &mut Row, mut other: Row) {
     row.boots = row.boots.saturating_add(other.boots);
 }
 
-/// What waits on a host's disk, and what it gave up.
+/// Windows that wait on a host's disk, and those that it dropped.
 fn spool(facts: &HostFacts) -> String {
     let Some(spool) = &facts.spool else {
         return "-".to_owned();

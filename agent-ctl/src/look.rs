@@ -25,7 +25,7 @@ pub struct Look {
 }
 
 impl Look {
-    /// What widths stand for in a profile of this kind.
+    /// The meaning of widths in a profile of this kind.
     pub fn measure(&self, info: &Info) -> MeasureBy {
         // A wait of a second and one of a microsecond are one sample each; a sample of an event by
         // rate stands for as many as there were.

@@ -110,7 +110,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
 }
 
-/// What a pin is called: the same at its agent and at every collector.
+/// Name of a pin, which is the same at its agent and at every collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     /// Name or id; `None`: whoever is asked has one such pin.

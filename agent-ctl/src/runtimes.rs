@@ -134,7 +134,7 @@ pub fn table(out: &Out, runtimes: &[RuntimeStatus]) -> String {
     format!("{}{more}", table.show(out))
 }
 
-/// What the agent advises, each piece once for all the processes it is for.
+/// The agent's advice, each piece once for all processes that it concerns.
 pub fn findings(runtimes: &[RuntimeStatus]) -> Vec<Finding> {
     // In the order in which they come: of the process with the most samples first.
     let mut groups: Vec<(&str, &str, Vec<&RuntimeStatus>)> = Vec::new();

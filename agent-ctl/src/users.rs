@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What stands before the name of somebody for whom a provider of identities vouched.
+/// Prefix of the name of somebody who logged in through an identity provider.
 const SIGNED_IN: &str = "oidc:";
 
 /// Shows and changes who may ask a collector.

@@ -47,7 +47,7 @@ pub enum WhenError {
     },
 }
 
-/// What relative times and times of day are counted from.
+/// The reference for relative times and times of day.
 #[derive(Clone, Debug)]
 pub struct Clock {
     now: Timestamp,

@@ -11,7 +11,7 @@ use crate::config::{Config, Engine, Sandbox as Mode};
 use sandbox::{Calls, Reach, Report, Sandbox};
 use std::path::{Path, PathBuf};
 
-/// What every program reads of its own: numbers of itself, random numbers, the CPUs there are.
+/// Files that every program reads: its own numbers, random numbers, the list of CPUs.
 const OWN: [&str; 4] = [
     "/proc/self",
     "/dev/urandom",
@@ -28,8 +28,8 @@ const ENTRIES_MAX: usize = 10_000;
 /// In place of the name of a thread.
 const ALL: &str = "all";
 
-/// Gives up what `config` leaves no use for. `file`: where it came from. To be called while the
-/// process has one thread.
+/// Locks the process out of what `config` does not need. `file`: where the configuration came from.
+/// Call it while the process has one thread.
 pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
     let sandbox = Sandbox::new(config.sandbox == Mode::Auto);
     sandbox.confine(ALL, &reach(config, file));
@@ -87,7 +87,7 @@ fn strays(data_dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     found
 }
 
-/// What remains.
+/// The remaining access.
 pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     let mut reads: Vec<PathBuf> = OWN.iter().map(PathBuf::from).collect();
     reads.push(PathBuf::from(CONFIGURATIONS));

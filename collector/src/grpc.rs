@@ -69,7 +69,7 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// What answers the calls of agents, and of people about what agents uploaded.
+/// Services for agents, and for people about what agents uploaded.
 #[derive(Clone)]
 pub struct AgentServices {
     /// Agents that push.
@@ -80,10 +80,10 @@ pub struct AgentServices {
     pub pins: Pins,
 }
 
-/// What answers the calls.
+/// The services.
 #[derive(Clone)]
 pub struct Services {
-    /// Those of agents.
+    /// Services for agents.
     pub agents: AgentServices,
     /// Questions about what is stored.
     pub queries: Queries,
@@ -258,7 +258,7 @@ async fn health(
     service
 }
 
-/// Who is let in on the port for other machines.
+/// Access control on the port for other machines.
 pub struct Gatehouse {
     /// Hosts.
     pub fleet: Arc<Fleet>,

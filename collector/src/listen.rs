@@ -112,7 +112,7 @@ pub fn accept(
     ReceiverStream::new(rx)
 }
 
-/// What this machine calls itself.
+/// Host name of this machine.
 pub(crate) fn hostname() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
@@ -134,7 +134,7 @@ impl AcceptTrouble {
         }
     }
 
-    /// None came; waits a moment, because trying again at once would spin.
+    /// Handles a failed accept: waits a moment, because trying again at once would spin.
     pub async fn failed(&mut self, error: &io::Error) {
         if self.failed == 0 {
             tracing::warn!(%error, "failed to accept a connection");
@@ -158,10 +158,10 @@ pub struct Conn {
     _place: OwnedSemaphorePermit,
 }
 
-/// What a connection starts with.
+/// The first bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Preface {
-    /// Nothing came yet.
+    /// Creates it without data.
     Open,
     /// Not HTTP/1.
     Other,
@@ -242,7 +242,7 @@ impl Drop for Conn {
     }
 }
 
-/// Who is at the other end.
+/// The other end of the connection.
 #[derive(Clone)]
 pub struct Peer {
     tcp: TcpConnectInfo,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Notify};
 
-/// What may be held, and what is.
+/// The limit and the current use.
 pub struct MemoryPool {
     bytes_max: usize,
     /// Relaxed everywhere: the number alone matters.
@@ -41,7 +41,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl MemoryPool {
-    /// So many bytes in all; `gauge` has what is held.
+    /// Creates a pool of this many bytes; `gauge` shows the current use.
     pub fn new(
         bytes_max: usize,
         metrics: Arc<Metrics>,
@@ -95,7 +95,7 @@ impl MemoryPool {
         Some(taken)
     }
 
-    /// Takes `bytes`; `None` when they are not free now, or others wait.
+    /// Reserves `bytes`; `None` if they are not free now, or others wait.
     pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let mut taken = self.reserve();
         if bytes > 0 && self.waiting.load(Ordering::Relaxed) > 0 {
@@ -121,7 +121,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Takes `more` bytes; false when they are not free.
+    /// Reserves `more` bytes; false if they are not free.
     pub fn grow(&mut self, more: usize) -> bool {
         let Some(pool) = &self.pool else {
             return more == 0;
@@ -150,7 +150,7 @@ impl Reservation {
         })
     }
 
-    /// Gives back so many, or all that is held when that is less.
+    /// Returns this many bytes, or everything that is held if that is less.
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.bytes);
         if let Some(pool) = self.pool.as_ref().filter(|_| less > 0) {

@@ -15,7 +15,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// What was escaped; `None` where that cannot have been written so.
+/// Undoes the escaping; `None` if the text is not validly escaped.
 pub fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -67,7 +67,7 @@ impl<T> Reread<T> {
 }
 
 impl<T> Reread<T> {
-    /// What was made last.
+    /// The latest value.
     pub fn last(&self) -> Option<Arc<T>> {
         let made = lock(&self.made);
         made.as_ref().map(|(_, made)| made.clone())

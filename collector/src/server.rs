@@ -66,13 +66,13 @@ pub enum ServeError {
     /// The fleet's authority or its members cannot be had.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Those who may ask cannot be read.
+    /// The list of users cannot be read.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The certificate of the page cannot be used.
     #[error("failed to start the web server: {0}")]
     Page(String),
-    /// What was in memory is not in the store's files.
+    /// Data in memory could not be written to the store's files.
     #[error("failed to close the store: acknowledged windows are safe in its log")]
     Close(#[source] StoreError),
 }
@@ -400,7 +400,7 @@ fn pins(
     )
 }
 
-/// What happened to the fleet: files of the collector, whatever the store is.
+/// Opens the annotations: files of the collector, whatever the store is.
 fn annotations(
     config: &Config,
     (clock, audit): (&Clock, &Audit),
@@ -440,7 +440,7 @@ fn symbols(
     })
 }
 
-/// Who the hosts of the fleet are: files of the collector, whatever the store is.
+/// Opens the hosts of the fleet: files of the collector, whatever the store is.
 fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     let dir = config.data_dir.join("identity");
     let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
@@ -459,7 +459,7 @@ fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     Ok(Arc::new(fleet))
 }
 
-/// Who the people are that may ask from elsewhere: files of the collector, whatever the store is.
+/// Opens the users who may connect from elsewhere: files of the collector, whatever the store is.
 fn people(
     config: &Config,
     fleet: &Fleet,

@@ -102,7 +102,7 @@ pub(crate) fn apply<C: Configuration>(
     errors.pop().map_or(Ok(()), Err)
 }
 
-/// The same, with all that is wrong, and the paths of it; what is right is set.
+/// The same, but returns all errors with their paths; valid values are set.
 pub(crate) fn apply_any<C: Configuration>(
     config: &mut C,
     text: &str,

@@ -53,7 +53,7 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     /// Checks what one key says about another: all that is wrong.
     fn settle(&mut self) -> Vec<Conflict>;
 
-    /// What is admitted, but should be meant.
+    /// Warnings about settings that are allowed but dangerous.
     fn dangers(&self) -> Vec<String> {
         Vec::new()
     }
@@ -155,8 +155,8 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
         diff
     }
 
-    /// Takes over from `new` what can be put in force without a restart. The rest stays, so that
-    /// this configuration keeps saying what is in force.
+    /// Adopts from `new` what can be applied without a restart. The rest stays, so that this
+    /// configuration always shows what is in force.
     fn adopt(&mut self, new: &Self) -> Diff {
         let diff = self.diff(new);
         for key in Self::KEYS
@@ -176,7 +176,7 @@ pub struct Loaded<C> {
     pub config: C,
     /// File that was read; none when there was none to read.
     pub file: Option<PathBuf>,
-    /// What is worth a log line but no refusal: environment variables that name no key.
+    /// Warnings that are logged and not errors: environment variables that name no key.
     pub warnings: Vec<String>,
 }
 
@@ -243,7 +243,7 @@ pub enum ConfigError {
         key: String,
         /// The value as given, cut when long.
         value: String,
-        /// What it may be.
+        /// The valid values.
         expected: String,
         /// Where.
         place: Place,
@@ -260,7 +260,7 @@ pub enum ConfigError {
     },
 }
 
-/// What one key says about another that cannot be.
+/// A contradiction between keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The key to change.

@@ -26,7 +26,7 @@ pub enum Value {
     Items(Vec<Item>),
 }
 
-/// What a key may hold.
+/// Valid values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.

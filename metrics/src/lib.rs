@@ -150,7 +150,7 @@ fn labels_text(set: &LabelSet) -> String {
     pairs.join(",")
 }
 
-/// What is wrong with names and help, a sentence each; for tests that read every family.
+/// Problems of names and help texts, one sentence each; for tests that read every family.
 pub fn problems(families: &[Family]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, family) in families.iter().enumerate() {

@@ -15,7 +15,7 @@ pub struct ThreadCost {
     pub wakeups: u64,
 }
 
-/// What the daemon costs.
+/// Cost of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnCost {
     /// CPU time since its start, threads that ended included. Unit: nanoseconds, in steps of 10 ms.

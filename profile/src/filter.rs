@@ -27,7 +27,7 @@ pub enum FilterError {
     Pattern {
         /// The pattern as given.
         pattern: String,
-        /// What the compiler says.
+        /// The regex compiler's error.
         reason: String,
     },
     /// The pattern is longer than [`PATTERN_LEN_MAX`].

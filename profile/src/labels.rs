@@ -27,9 +27,9 @@ pub mod key {
     pub const POD: &str = "pod";
     /// Namespace of the pod.
     pub const NAMESPACE: &str = "namespace";
-    /// What stands before the name of a label that a container has from its runtime or image.
+    /// Prefix of labels that a container has from its runtime or image.
     pub const CONTAINER_LABEL: &str = "container.label/";
-    /// What stands before the name of a label that a pod has.
+    /// Prefix of labels that a pod has.
     pub const POD_LABEL: &str = "pod.label/";
     /// Name of the process (comm of its main thread).
     pub const COMM: &str = "comm";

@@ -29,7 +29,7 @@ pub struct Account {
     pub estimated_ns: u64,
 }
 
-/// What should have been taken, by the kernel's accounting.
+/// How many samples should have been taken, according to the kernel's accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Expected {
     /// CPU time; 0 when the kernel said nothing. Unit: nanoseconds.

@@ -8,7 +8,7 @@ use crate::labels::LabelSetId;
 use crate::profile::{Info, Profile};
 use crate::sample::SampleKey;
 
-/// What [`Info::event`] says once profiles of different events were merged.
+/// Value of [`Info::event`] once profiles of different events were merged.
 pub const MIXED_EVENTS: &str = "mixed";
 
 /// Most causes in a merged profile; of thousands of hosts, the first ones in text order.
@@ -24,7 +24,7 @@ fn causes(left: &str, right: &str) -> String {
     kept.join(CAUSES_BETWEEN)
 }
 
-/// What stands between causes.
+/// Separator between causes.
 const CAUSES_BETWEEN: &str = "; ";
 
 /// Why two profiles cannot become one.

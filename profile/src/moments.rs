@@ -14,7 +14,7 @@ pub struct Moment {
     pub at_ns: u64,
     /// What was sampled, with ids of the profile's dictionary.
     pub key: SampleKey,
-    /// What it stands for, in the profile's unit.
+    /// Its weight, in the profile's unit.
     pub weight: u64,
 }
 

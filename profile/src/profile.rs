@@ -29,7 +29,7 @@ pub struct Info {
     pub quality: Quality,
     /// What the kernel's own accounting says of the same CPU time.
     pub coverage: Coverage,
-    /// What is known of the waits, in a profile of waits; otherwise zero.
+    /// Statistics of the waits, in a profile of waits; otherwise zero.
     pub waits: Waits,
     /// Why the ends of some waits were not seen, and on which CPUs; empty when all were.
     pub waits_cause: String,
@@ -230,8 +230,8 @@ impl Profile {
     }
 }
 
-/// Gives two profiles one unit where one weighs in the coarser unit of the other. Units that have
-/// nothing in common stay, and the profiles cannot be compared.
+/// Converts two profiles to one unit if one uses the coarser unit of the other. Unrelated units
+/// stay, and the profiles cannot be compared.
 pub fn equalize(left: &mut Profile, right: &mut Profile) {
     if coarser(&left.info.unit).is_some_and(|unit| unit == right.info.unit) {
         left.rescale();

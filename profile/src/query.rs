@@ -44,7 +44,7 @@ use crate::stack::StackId;
 use crate::strings::StrId;
 use crate::withhold::{self, Withholding};
 
-/// What is asked of a set of samples.
+/// A query on a set of samples.
 #[derive(Clone, Debug)]
 pub struct Query {
     selector: Selector,

@@ -33,7 +33,7 @@ impl std::ops::AddAssign for Value {
     }
 }
 
-/// What a sample value is kept under.
+/// The key of a sample value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleKey {
     /// Labels of the samples.
@@ -45,7 +45,7 @@ pub struct SampleKey {
 }
 
 counters! {
-    /// What was missed while a profile was taken, each by its cause. Unit: samples, unless said.
+    /// What was missed while a profile was taken, by cause. Unit: samples, unless stated otherwise.
     pub struct Quality {
         /// Samples that are in the profile.
         pub taken: u64,
@@ -79,8 +79,8 @@ counters! {
 }
 
 counters! {
-    /// What is known of the waits that a profile of [`OFF_CPU`](crate::OFF_CPU) is made of. Lengths
-    /// are in nanoseconds.
+    /// Statistics of the waits in a profile of [`OFF_CPU`](crate::OFF_CPU). Lengths are in
+    /// nanoseconds.
     pub struct Waits {
         /// Waits with a known start and end.
         pub complete: u64,

@@ -126,7 +126,7 @@ pub fn escape_folded(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What [`escape_folded`] was given to write `text`.
+/// Undoes [`escape_folded`].
 pub fn unescape_folded(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return Cow::Borrowed(text);

@@ -218,8 +218,8 @@ impl Costs {
         })
     }
 
-    /// Takes at most `most` of the sums into the table, under their names in `dict`, which has
-    /// grown at most since its shape was taken. Returns false when that were all.
+    /// Adds at most `most` of the sums to the table, under their names in `dict`, which may only
+    /// have grown since its shape was taken. Returns false if these were all.
     pub fn name(&mut self, dict: &Dictionary, sums: &mut Sums, most: usize) -> bool {
         if self.rows.is_empty() {
             self.strings.reserve(sums.0.len());

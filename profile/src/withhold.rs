@@ -25,7 +25,7 @@ pub const END: StackEnd = StackEnd::Complete;
 /// Most selectors. Each label set is held against all of them once per window.
 pub const SELECTORS_MAX: usize = 64;
 
-/// What the path of a cgroup starts with that has no name.
+/// Prefix of the path of a cgroup without a name.
 const UNKNOWN_CGROUP: &str = "[unknown cgroup";
 
 /// Labels that a container has only once its runtime was asked.
@@ -40,7 +40,7 @@ pub enum WithholdError {
     /// One takes everything.
     #[error("an empty selector matches every process: write `cgroup^=\"/\"` to withhold all")]
     Empty,
-    /// One goes by what a process says of itself.
+    /// A selector uses a label that a process can choose itself.
     #[error(
         "a process can change its own `{label}` and escape: select by cgroup, unit, slice, \
          container, image, pod or namespace"

@@ -401,12 +401,12 @@ impl ProfileAssembler {
         Ok(())
     }
 
-    /// What frame a number of the sender means.
+    /// The frame for a number of the sender.
     pub(crate) fn sent_frame(&self, id: u32) -> Result<FrameId, AssembleError> {
         row(&self.frames, "frames", id)
     }
 
-    /// Gives up the samples, which there are none of.
+    /// Converts it to the dictionary; there are no samples.
     pub(crate) fn into_dictionary(self) -> Dictionary {
         self.profile.dict
     }

@@ -21,7 +21,7 @@ pub const KEY_HASH_BYTES: usize = 32;
 const CRC_BYTES: usize = 4;
 const BYTES: usize = ID_BYTES + SECRET_BYTES + KEY_HASH_BYTES + CRC_BYTES;
 
-/// What a string is good for. Scanners for secrets look for what they start with.
+/// Purpose of a string. Scanners for secrets look for the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// An invitation: a host joins the fleet.

@@ -26,7 +26,7 @@ pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     if wanted > told { wanted } else { told }
 }
 
-/// What a stream's collector has of the stacks of one dictionary, by the answers it gave.
+/// Tracks which stacks of one dictionary a stream's collector has, by its answers.
 #[derive(Debug, Default)]
 pub struct Definer {
     takes_known: bool,
@@ -221,7 +221,7 @@ impl Cut {
     }
 }
 
-/// What was sent of strings, frames and stacks, checked.
+/// Received strings, frames and stacks, checked.
 #[derive(Default)]
 pub struct DefinedTables {
     /// Strings and frames, no stacks.

@@ -62,17 +62,17 @@ pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descrip
 /// Port of collectors for agents and for those who ask, where none is given.
 pub const COLLECTOR_PORT: u16 = 7600;
 
-/// What may come over one stream between agent and collector before it is read. Unit: bytes. It is
-/// half of the largest message: a window of a large host goes in one piece where nobody waits.
+/// Flow-control window of one stream between agent and collector. Unit: bytes. It is half of the
+/// largest message: a window of a large host is sent without waiting.
 pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
 /// Streams of an agent at a time on its connection: windows of this boot and of others, captures,
 /// pins.
 pub const STREAMS_PER_AGENT: u32 = 4;
 
-/// What may come over the connection before it is read. Unit: bytes. There is room for what fills
-/// all streams: one that is not read never takes the room of the others. A thousand agents hold up
-/// to 2 GiB where a collector reads nothing.
+/// Flow-control window of the connection. Unit: bytes. It has room for all streams' windows, so a
+/// stream that is not read never takes the room of the others. A thousand agents hold up to 2 GiB
+/// if a collector reads nothing.
 pub const CONNECTION_WINDOW_BYTES: u32 = STREAMS_PER_AGENT * STREAM_WINDOW_BYTES;
 
 /// Port of collectors for agents of other hosts, with TLS, where none is given.

@@ -75,12 +75,12 @@ const HTTP_PORTS: [u16; 2] = [80, 443];
 /// Variables of the environment that name a proxy, each also in small letters.
 const PROXIES: [&str; 3] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"];
 
-/// What to do where less is given up than could be.
+/// Remedy if the kernel supports less than the full sandbox.
 pub const REMEDY: &str = "use a kernel since 5.19 with Landlock (lsm=…,landlock) and seccomp; in a \
     container, allow landlock_* and seccomp in the engine's profile. Or set `sandbox: off` to hide \
     this warning";
 
-/// What a confined thread may still reach.
+/// What a confined thread can still access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Files, or directories with all below them, that it may read.
@@ -230,14 +230,14 @@ impl Report {
     }
 }
 
-/// Gives up what is not needed, where the configuration wants it, and keeps the account.
+/// Applies the sandbox if configured, and records the result.
 #[derive(Debug)]
 pub struct Sandbox {
     report: Mutex<Report>,
 }
 
 impl Sandbox {
-    /// One in which nothing is given up yet.
+    /// Creates it before anything is restricted.
     pub fn new(on: bool) -> Sandbox {
         Sandbox {
             report: Mutex::new(Report {
@@ -271,8 +271,7 @@ impl Sandbox {
         }
     }
 
-    /// Has the kernel refuse system calls that the process has no use for, to all of its threads,
-    /// for good.
+    /// Makes the kernel permanently deny unneeded system calls to all threads of the process.
     pub fn refuse_calls(&self, calls: Calls) {
         if !lock(&self.report).on {
             return;

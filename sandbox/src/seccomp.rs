@@ -9,9 +9,9 @@ use crate::sys;
 use libc::{c_long, sock_filter};
 use std::io;
 
-/// What is refused: starting programs, looking into and changing other processes beyond `/proc`,
-/// changing what is mounted, namespaces, the kernel itself and its keys, the clock, other
-/// ways around this filter.
+/// Denied calls: starting programs, reading and changing other processes other than through
+/// `/proc`, changing mounts, namespaces, the kernel itself and its keys, the clock, other ways
+/// around this filter.
 const REFUSED: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -95,7 +95,7 @@ const LOOKS: &[c_long] = &[
     libc::SYS_syslog,
 ];
 
-/// What a program keeps of the calls that few have a use for.
+/// Rarely needed calls that a program keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// It samples, and looks at other processes. `mounts`: it may have to make a file system of its
@@ -108,7 +108,7 @@ pub enum Calls {
     Server,
 }
 
-/// What makes a mount that no path leads to: tracefs, where the host has none.
+/// Calls that create a mount without a path, for tracefs if the host has none mounted.
 const MOUNTS: &[c_long] = &[libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount];
 
 /// How the kernel names this architecture: `AUDIT_ARCH_…` of linux/audit.h.
@@ -190,7 +190,7 @@ fn program(refused: &[c_long]) -> Vec<sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the filter says to a call, run as the kernel does.
+    /// The filter's result for a call, evaluated as the kernel does.
     fn says(program: &[sock_filter], architecture: u32, number: u32) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {

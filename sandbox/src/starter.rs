@@ -47,8 +47,8 @@ impl Starter {
         Ok(Starter(ask))
     }
 
-    /// Has `work` done on a new thread of this name. Where there is none it is done one after the
-    /// other.
+    /// Runs `work` on a new thread of this name. Without a starter thread the work is done one
+    /// piece after the other.
     pub fn start(&self, name: &'static str, work: impl FnOnce() + Send + 'static) {
         // The thread goes on as long as this handle.
         let _ = self.0.send((name, Box::new(work)));

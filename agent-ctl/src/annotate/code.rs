@@ -63,7 +63,7 @@ pub struct Code {
     unwind: OnceCell<Option<Unwind>>,
 }
 
-/// What says where functions start and end.
+/// The data that says where functions start and end.
 #[derive(Debug)]
 struct Unwind {
     /// `.eh_frame_hdr` and its address.
@@ -248,7 +248,7 @@ impl Code {
     }
 }
 
-/// Where the file of sampled code is looked for.
+/// Where to look for the file of sampled code.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// It was named.

@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What a path led to, which stays the same whatever becomes of the path; not open for reading.
+/// The file that a path led to. It stays the same even if the path changes, and is not open for
+/// reading.
 #[derive(Debug)]
 pub struct PathHandle(OwnedFd);
 

@@ -26,7 +26,7 @@ const SOURCES_MAX: usize = 8;
 /// Kinds of frames with instructions in files.
 const NATIVE: [FrameKind; 2] = [FrameKind::Native, FrameKind::Inlined];
 
-/// What is hot: at least so large a part of the function's samples.
+/// Hot means at least this fraction of the function's samples.
 const HOT: f64 = 0.1;
 
 /// Everything that is known of a function.
@@ -388,7 +388,7 @@ fn part<'p>(
 /// An instruction and its samples.
 type Counted<'p> = (Decoded, Option<At<'p>>);
 
-/// Takes places from `left` and gives the functions they are in, those with most samples first.
+/// Removes places from `left` and returns the functions that contain them, most samples first.
 fn functions<'p>(
     code: &Code,
     binary: &Binary<'p>,

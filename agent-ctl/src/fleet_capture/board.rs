@@ -106,7 +106,7 @@ impl Board {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
-    /// What takes the lines that were drawn off the screen: up to the first, and all below it.
+    /// The escape sequence that erases the drawn lines: up to the first, and all below it.
     fn erase(&mut self) -> String {
         match std::mem::take(&mut self.drawn) {
             0 => String::new(),

@@ -225,7 +225,7 @@ impl Sliding {
         }
     }
 
-    /// Takes the newest profile in and lets those go that are no longer needed to cover the range.
+    /// Adds the newest profile, and drops those that are no longer needed to cover the range.
     pub fn push(&mut self, profile: Profile) {
         self.profiles.push_back(profile);
         let range_ns = u64::try_from(self.range.as_nanos()).unwrap_or(u64::MAX);

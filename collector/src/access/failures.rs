@@ -19,7 +19,7 @@ const ANSWERED_MAX: u64 = 10;
 /// Most addresses with separate counts. All further ones share one count.
 const ADDRESSES_MAX: usize = 1024;
 
-/// What a failure is.
+/// A failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// It is the first of its address for some time, which goes to the log.
@@ -40,7 +40,7 @@ pub(crate) struct Sum {
 struct Tried {
     since: Instant,
     count: u64,
-    /// Those on record by themselves.
+    /// Failures with a line of their own.
     told: u64,
 }
 
@@ -110,7 +110,7 @@ impl Tried {
     }
 }
 
-/// What one customer of a provider has: an address of IPv4, or 64 bits of IPv6.
+/// The network of one customer of an internet provider: an IPv4 address, or 64 bits of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

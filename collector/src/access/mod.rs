@@ -28,7 +28,7 @@ use std::sync::Arc;
 use tonic::Status;
 use tonic::codegen::http::Extensions;
 
-/// What somebody may do, each role what those before it may.
+/// What a user may do. Each role may also do everything that the roles before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Scrape metrics.
@@ -63,10 +63,10 @@ impl Role {
 /// The name of whoever reaches a listener without logins. Nobody else is called so.
 pub const LOCAL: &str = "local";
 
-/// What stands before a name that a trusted proxy gave, so that it is nobody's with a token.
+/// Prefix of a name from a trusted proxy, so that it differs from names of users with a token.
 pub const PROXIED: &str = "proxy:";
 
-/// What stands before a name that a provider of identities gave.
+/// Prefix of a name from an identity provider.
 pub const SIGNED_IN: &str = "oidc:";
 
 /// Who sent a request.
@@ -81,7 +81,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whoever reaches a listener without logins.
+    /// The caller on a listener without logins.
     pub fn local() -> Arc<Caller> {
         Arc::new(Caller {
             name: LOCAL.to_owned(),
@@ -104,7 +104,8 @@ impl Caller {
         caller.ok_or_else(|| Status::unauthenticated("the request has no identity"))
     }
 
-    /// Has a request of a listener that believes everybody say so, where nobody is named yet.
+    /// Marks a request on a listener that trusts everybody as one of the local caller, unless it
+    /// already has a caller.
     pub fn believe(extensions: &mut Extensions) {
         if extensions.get::<Arc<Caller>>().is_none() {
             extensions.insert::<Arc<Caller>>(Caller::local());

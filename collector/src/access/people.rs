@@ -73,7 +73,7 @@ pub enum AccessError {
          with --replace"
     )]
     Taken(String),
-    /// What was said of them cannot be kept.
+    /// Their data is not valid.
     #[error("{0}")]
     Invalid(String),
     /// There are too many.
@@ -90,7 +90,7 @@ pub enum AccessError {
     Random,
 }
 
-/// Who is to be let in.
+/// A user to add.
 #[derive(Clone, Debug)]
 pub struct NewPerson {
     /// As the audit log has it.
@@ -110,7 +110,7 @@ pub struct NewPerson {
 pub struct Person {
     /// As what answers knows them.
     pub caller: Arc<Caller>,
-    /// Who let them in.
+    /// Who added them.
     pub created_by: String,
     /// Unit: seconds since the Unix epoch.
     pub created: i64,
@@ -121,7 +121,7 @@ pub struct Person {
     used: AtomicI64,
     /// When it was noted last that somebody comes with it.
     seen: AtomicI64,
-    /// What of that is in the database.
+    /// The part of that in the database.
     used_kept: AtomicI64,
     /// Further calls that they may have in progress.
     pub(crate) calls: Arc<Semaphore>,
@@ -204,7 +204,7 @@ pub struct People {
     sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
     failures: Failures,
-    /// Those for which a provider was asked.
+    /// Failed logins with a provider.
     sign_ins_failed: Failures,
     clock: Clock,
     audit: Audit,

@@ -103,7 +103,7 @@ pub(super) struct Sessions {
     links: Mutex<HashMap<Hash, Link>>,
 }
 
-/// Whoever has a session.
+/// A user with a session.
 pub struct Visitor {
     /// As what answers knows them.
     pub caller: Arc<Caller>,
@@ -288,8 +288,8 @@ impl People {
         }
     }
 
-    /// Who is logged in at the page by a provider's word, by name: the newest session, when one was
-    /// used last, and how many there are.
+    /// Users who logged in through a provider, by name: the newest session, when one was last used,
+    /// and how many there are.
     pub fn signed_in(&self) -> Vec<(Arc<Person>, i64, u32)> {
         let now = self.now();
         let open = lock(&self.sessions().open);
@@ -391,7 +391,7 @@ impl People {
 }
 
 impl Session {
-    /// Ends what is under way in it alone: what a token started ends with the token.
+    /// Ends only the session's own calls in progress; calls of a token end with the token.
     pub(super) fn end(&self) {
         if let Some(signed_in) = self.whose.signed_in() {
             signed_in.end();
@@ -413,7 +413,7 @@ fn end(open: &mut HashMap<Hash, Session>, key: &Hash) {
     }
 }
 
-/// Takes out what is beyond the bounds, and what has ended; the newest stays.
+/// Removes sessions beyond the bounds and expired ones; the newest stays.
 pub(super) fn surplus(open: &mut HashMap<Hash, Session>, whose: &Whose, now: i64) -> Vec<Hash> {
     let mut gone: Vec<Hash> = open
         .iter()

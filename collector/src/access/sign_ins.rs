@@ -47,20 +47,20 @@ CREATE TABLE IF NOT EXISTS sign_in_names (
 /// Hash of the settings that a session was started with.
 pub type Settings = [u8; 32];
 
-/// Whom a provider vouches for.
+/// A person who logged in through a provider.
 #[derive(Clone, Debug)]
 pub struct SignIn {
-    /// Who vouches for them.
+    /// The provider.
     pub issuer: String,
     /// Their permanent id at the provider.
     pub subject: String,
-    /// What they are called there.
+    /// Their name at the provider.
     pub name: String,
     /// What they may do.
     pub role: Role,
     /// The part of the fleet they see.
     pub scope: Option<Scope>,
-    /// What decided that.
+    /// The settings that decided this.
     pub settings: Settings,
 }
 
@@ -72,7 +72,7 @@ pub(super) struct SignedIn {
 }
 
 impl SignedIn {
-    /// Ends what is under way.
+    /// Ends calls in progress.
     pub(super) fn end(&self) {
         self.person.end();
     }
@@ -209,7 +209,7 @@ impl People {
         }
     }
 
-    /// What somebody is called here; none where that cannot be.
+    /// The name of a person here; `None` if it cannot be used.
     fn claim(&self, name: &str, subject: &str, now: i64) -> Result<Option<String>, AccessError> {
         let plain = format!("{SIGNED_IN}{name}");
         let mark = blake3::hash(subject.as_bytes()).to_hex();
@@ -276,7 +276,7 @@ impl People {
         Ok(last)
     }
 
-    /// Ends sessions, and what is under way in them.
+    /// Ends sessions and their calls in progress.
     fn end_sessions(&self, gone: &[Hash]) -> Result<(), AccessError> {
         {
             let mut open = lock(&self.sessions().open);

@@ -4,7 +4,7 @@
 use super::Role;
 use tonic::Status;
 
-/// Who calls.
+/// The kind of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Anybody.
@@ -17,7 +17,7 @@ pub enum Who {
     Person(Role),
 }
 
-/// Who may.
+/// Who may make the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum May {
     /// Everybody.
@@ -176,8 +176,8 @@ fn may(path: &str) -> Option<May> {
     found.map(|(_, may)| *may)
 }
 
-/// Who may make the call of this path, as the reference says it: `everybody`, `hosts`, or the least
-/// role. None: nobody.
+/// Who may make the call with this path, as shown in the reference: `everybody`, `hosts`, or the
+/// lowest role. `None`: nobody.
 pub fn who_may(path: &str) -> Option<&'static str> {
     Some(match may(path)? {
         Everybody => "everybody",

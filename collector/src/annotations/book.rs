@@ -73,7 +73,7 @@ pub(super) struct Book {
     database: Mutex<Connection>,
 }
 
-/// What a removal took.
+/// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pruned {
     /// Too old.
@@ -139,7 +139,7 @@ impl Book {
         Ok((kept, false))
     }
 
-    /// Those that lie in a range, in part at least, the newest first, as many as `take` wants.
+    /// Annotations that overlap a range, newest first, until `take` has enough.
     pub fn each(
         &self,
         range: Option<(i64, i64)>,
@@ -165,7 +165,7 @@ impl Book {
         asked.query_row(params![id], read).optional()
     }
 
-    /// Takes one back. False: there is none.
+    /// Deletes one. False: it does not exist.
     pub fn remove(&self, id: u64) -> rusqlite::Result<bool> {
         let mut database = lock(&self.database);
         let id = i64::try_from(id).unwrap_or(-1);
@@ -207,7 +207,7 @@ impl Book {
         Ok(Pruned { aged, over })
     }
 
-    /// What was seen, for a start.
+    /// What was seen earlier, for a start.
     pub fn known(&self, now: i64) -> rusqlite::Result<Known> {
         let database = lock(&self.database);
         let mut known = Known::default();

@@ -66,7 +66,7 @@ pub(super) enum Note {
     ForgetAgent { host: i64 },
 }
 
-/// What was written before, for a start.
+/// What was written earlier, for a start.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub values: Vec<KnownValue>,
@@ -121,11 +121,11 @@ struct Agent {
 pub(super) struct Untold {
     /// Deployments beyond the hourly limit, which are not announced.
     pub limited: u64,
-    /// What found no room to be remembered.
+    /// Findings that could not be remembered for lack of room.
     pub dropped: u64,
 }
 
-/// What is known of services and agents.
+/// Known versions of services and agents.
 #[derive(Debug, Default)]
 pub(super) struct Deploys {
     services: HashMap<i64, Service>,
@@ -157,20 +157,20 @@ struct Sight<'w> {
     said: &'w str,
 }
 
-/// What a label set says of a service.
+/// A service and its version, according to a label set.
 struct Claim<'s> {
     set: &'s LabelSet,
     name: &'s str,
     value: &'s str,
 }
 
-/// What a window says of a service, to be looked at.
+/// A service in a window, to be examined.
 pub(super) struct WindowSight<'w> {
     sight: Sight<'w>,
     claim: Claim<'w>,
 }
 
-/// What a window says of services. Takes no lock: there may be many label sets.
+/// The services in a window. Takes no lock, because there may be many label sets.
 pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
     // Processes of a service say the same, and replicas on a host, too.
     let (mut seen, mut said) = (HashSet::new(), HashSet::new());
@@ -205,7 +205,7 @@ pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
 }
 
 impl Deploys {
-    /// What was known before.
+    /// Creates it with earlier knowledge.
     pub fn new(known: Known) -> Deploys {
         let mut deploys = Deploys::default();
         for one in known.values {
@@ -306,7 +306,7 @@ impl Deploys {
         )
     }
 
-    /// What was taken is written.
+    /// Records that the taken findings were written.
     pub fn written(&mut self) {
         self.writing = 0;
     }
@@ -318,7 +318,7 @@ impl Deploys {
         self.waiting = notes;
     }
 
-    /// Gives the hosts of deploys up that are not counted any more.
+    /// Forgets the hosts of deployments that are no longer counted.
     pub fn expire(&mut self, now: i64) {
         let values = self.services.values_mut();
         for value in values.flat_map(|service| service.values.values_mut()) {
@@ -480,7 +480,7 @@ impl Deploys {
     }
 }
 
-/// What a label set says of what runs there.
+/// The services in a label set.
 fn claims(set: &LabelSet) -> impl Iterator<Item = Claim<'_>> {
     let wanted = |(name, value): &(&str, &str)| {
         !value.is_empty() && (*name == key::IMAGE || is_version(name))
@@ -544,7 +544,7 @@ fn short<'v>(name: &str, value: &'v str) -> &'v str {
     cut(if said.is_empty() { value } else { said }, SAID_BYTES_MAX)
 }
 
-/// What is said of a deploy, and what it is about.
+/// The text and the labels of a deployment.
 fn told(claim: &Claim<'_>, before: &str, said: &str) -> (String, Vec<(String, String)>) {
     let set = claim.set;
     let repository = repository(set.get(key::IMAGE));

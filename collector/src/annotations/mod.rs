@@ -35,7 +35,7 @@ pub const DEPLOY: &str = "deploy";
 /// Kind of all else.
 pub const NOTE: &str = "note";
 
-/// Who adds what is found.
+/// Author of detected annotations.
 pub const FOUND: &str = "collector";
 
 /// How annotations are kept.
@@ -57,7 +57,7 @@ struct Inner {
     options: AnnotationOptions,
     /// Opened when it is first wanted, and tried again until it can be.
     opened: OnceCell<Opened>,
-    /// What was found could not be written, and that was said.
+    /// Findings could not be written, and that was logged.
     is_failing: AtomicBool,
     clock: Clock,
     audit: Audit,
@@ -166,7 +166,7 @@ impl Inner {
         self.opened.get_or_try_init(open).await
     }
 
-    /// What is known of deploys, where that is wanted and can be kept.
+    /// The detected deployments, if detection is on and they can be stored.
     fn deploys(&self) -> Option<MutexGuard<'_, Deploys>> {
         let opened = self.opened.get().filter(|_| self.options.find_deploys)?;
         Some(lock(&opened.deploys))

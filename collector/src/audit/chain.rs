@@ -22,7 +22,7 @@ pub const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Longest line. Unit: bytes. Longer ones lose their details.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What stands for the hash of the line before the first.
+/// Placeholder for the hash of the line before the first.
 pub(super) const START: &str = "0";
 
 const HEAD: &str = "head.json";
@@ -43,7 +43,7 @@ struct Tail {
     head: Head,
 }
 
-/// What the last line was, and the first that is kept.
+/// The last line, and the first stored one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) first: u64,
@@ -65,7 +65,7 @@ struct Line<'a> {
     prev: &'a str,
 }
 
-/// What chains a line.
+/// The link of a line to the previous one.
 #[derive(Deserialize)]
 pub(super) struct Link {
     pub(super) seq: u64,

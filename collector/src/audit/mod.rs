@@ -105,10 +105,10 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// What waits for the disk.
+/// A line that waits for the disk.
 struct Waiting {
     event: Option<Event>,
-    /// Who waits for it to be there.
+    /// The task that waits until it is on disk.
     done: Option<oneshot::Sender<Result<(), String>>>,
 }
 
@@ -124,7 +124,7 @@ struct Inner {
 }
 
 impl Audit {
-    /// None is kept: for parts of a collector that are tested without one.
+    /// Creates a log that stores nothing, for tests of parts of a collector.
     pub fn off() -> Audit {
         Audit(None)
     }

@@ -36,17 +36,17 @@ pub struct Config {
     pub listen: Listen,
     /// The page for people of other machines.
     pub web: Web,
-    /// Who logs in by other means than a token.
+    /// Logins without a token.
     pub auth: Auth,
-    /// Who the hosts of the fleet are.
+    /// The hosts of the fleet.
     pub identity: Identity,
     /// What was done, and by whom.
     pub audit: AuditLog,
     /// For how long windows are kept.
     pub retention: Retention,
-    /// What agents may take.
+    /// Limits for agents.
     pub ingest: Ingest,
-    /// What queries may take.
+    /// Limits for queries.
     pub query: Query,
     /// Captures over the fleet.
     pub control: Control,

@@ -40,7 +40,7 @@ const PEER_PATIENCE: f64 = 0.75;
 /// Events of hosts that wait for the fan-out, which takes them at once.
 const EVENTS_QUEUED: usize = 64;
 
-/// What is put on record of a host's refusal. Unit: bytes.
+/// Longest text of a host's rejection in the audit log. Unit: bytes.
 const REFUSAL_BYTES_MAX: usize = 256;
 
 /// Messages that wait for the client.
@@ -55,11 +55,11 @@ pub struct Fanout {
     pub control: Control,
     /// Its place.
     pub slot: Slot,
-    /// What was asked.
+    /// The request.
     pub checked: Checked,
     /// Who is asked.
     pub plan: Plan,
-    /// Who asked, for the audit log.
+    /// The audit event with the caller.
     pub event: audit::Event,
     /// It was asked with frame filters.
     pub filtered: bool,
@@ -73,7 +73,7 @@ pub struct Fanout {
 enum End {
     /// All hosts have ended.
     Done,
-    /// Nobody wants the result.
+    /// Nobody needs the result any more.
     Left,
     /// The collector ends.
     Stopped,
@@ -354,7 +354,7 @@ impl Run {
         }
     }
 
-    /// What the asker may see of how far a host is.
+    /// The part of a host's progress that the caller may see.
     fn shown(&self, host: HostProgress) -> HostProgress {
         match self.fanout.checked.caller.sees_parts_of_hosts() {
             true => in_part(host),
@@ -578,7 +578,7 @@ impl Run {
     }
 }
 
-/// What came of a capture.
+/// Result of a capture.
 struct Finished {
     past: Option<Profile>,
     own: Option<Profile>,
@@ -638,8 +638,8 @@ fn lost(fanout: &Fanout, reason: String) -> String {
     reason
 }
 
-/// What is selected, as it is kept: of one that would fill the list with itself nothing, and then
-/// nobody with a scope is shown the capture.
+/// The stored text of the selector; nothing if it is too long, and then callers with a scope do not
+/// see the capture.
 fn selection(selector: &Selector) -> String {
     let text = selector.to_string();
     match text.len() <= LISTED_REQUEST_BYTES_MAX {
@@ -670,8 +670,8 @@ fn record(fanout: &Fanout, refusals: &[String], info: &FleetCaptureInfo) {
     fanout.control.0.audit.note(event);
 }
 
-/// What of a captured profile those may see who see a part of the host: not who ended waits, and
-/// not what is counted over all of the host.
+/// The part of a captured profile for callers who may see a part of the host: without wakers, and
+/// without counts over all of the host.
 fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
     // Filters find nothing that is not shown, but they count again over the complete host.
     let part = evidence::in_part(profile);
@@ -735,7 +735,7 @@ fn chunks(profile: Option<&Profile>) -> impl Iterator<Item = wire::ProfileChunk>
     profile.map(Chunks::new).into_iter().flatten()
 }
 
-/// What became of a message.
+/// Result of sending a message.
 enum Told {
     Read,
     /// The client went away, which is its own affair.

@@ -37,7 +37,7 @@ struct Inner {
     ended: VecDeque<(FleetCaptureInfo, Owner)>,
 }
 
-/// Who asked for a capture and what it selects, so that only those who may see it do.
+/// The caller and the selection of a capture, which decide who may see it.
 pub struct Owner {
     name: String,
     /// Hashes of the matchers of its selector, which themselves may be large.
@@ -125,7 +125,7 @@ impl Fanouts {
         lock(&self.inner)
     }
 
-    /// Gives no number up to `last` any more.
+    /// Makes new numbers start after `last`.
     pub fn go_on_from(&self, last: u64) {
         let mut inner = self.lock();
         inner.last = inner.last.max(last);
@@ -179,7 +179,7 @@ impl Fanouts {
         true
     }
 
-    /// Those that `caller` may see, newest first, as many as fit an answer.
+    /// Captures that `caller` may see, newest first, as many as fit an answer.
     pub fn list(&self, caller: &Caller) -> Vec<FleetCaptureInfo> {
         let inner = self.lock();
         let running = inner.running.values().rev();

@@ -51,7 +51,7 @@ impl Facts for KeptCapture {
         self.came_unix_ns()
     }
 
-    /// Its end: a long one is not old because it started long ago.
+    /// Time of its end, because a long capture is not old just because it started long ago.
     fn came_unix_ns(&self) -> i64 {
         self.info.as_ref().map_or(0, |info| {
             let elapsed = i64::try_from(info.elapsed_ns).unwrap_or(i64::MAX);

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 /// with room to spare. Unit: nanoseconds.
 const PAST_SLACK_NS: i64 = 3_600_000_000_000;
 
-/// What came of one host, or of another collector's hosts, complete.
+/// The complete profile of one host, or of another collector's hosts.
 pub struct Arrived {
     /// The flight recorder's profile.
     pub past: Option<Profile>,
@@ -87,7 +87,7 @@ pub enum MergeError {
         /// The bound.
         mib: usize,
     },
-    /// Whoever asked could not take it.
+    /// The client could not accept it.
     #[error(
         "no room to merge the profile of the host: a result may take {mib} MiB; capture fewer \
          hosts, or group by fewer labels"
@@ -102,7 +102,7 @@ pub enum MergeError {
 }
 
 impl Merged {
-    /// Nothing yet, in memory of `held`.
+    /// Creates it empty, in memory of `held`.
     pub fn new(held: Reservation, bounds: Bounds) -> Merged {
         Merged {
             past: None,
@@ -178,7 +178,7 @@ impl Merged {
         }
     }
 
-    /// What readers of the result take, of each side.
+    /// Bounds what readers of the result accept, for each side.
     fn fit_encoded(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
         let Bounds {
             moments,

@@ -46,7 +46,7 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-/// What control streams and captures may take.
+/// Limits of control streams and captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
     /// Most connected agents. Further ones must retry later.
@@ -60,7 +60,7 @@ pub struct ControlOptions {
     pub advertise: Option<String>,
     /// Where captures are kept.
     pub captures_dir: PathBuf,
-    /// What they may take there.
+    /// Their limits there.
     pub captures: Bounds,
 }
 

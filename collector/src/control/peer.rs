@@ -31,11 +31,11 @@ const SILENCE_MAX: Duration = Duration::from_secs(30);
 pub struct PeerCollector {
     /// Where that is.
     pub collector: String,
-    /// What it is asked, without the hosts.
+    /// The request to it, without the hosts.
     pub request: FleetCaptureRequest,
     /// The hosts with their places in the plan.
     pub hosts: Vec<(usize, HostProgress)>,
-    /// Where profiles are put together.
+    /// Memory for assembling profiles.
     pub memory: Arc<MemoryPool>,
     /// To the fan-out.
     pub events: mpsc::Sender<Event>,

@@ -46,7 +46,7 @@ fn kept_for(
 }
 
 impl Control {
-    /// Those that run, that ended and that are kept, newest first, as many as fit an answer.
+    /// Running, past and stored captures, newest first, as many as fit an answer.
     pub(super) async fn listed(
         &self,
         asked: &ListFleetCapturesRequest,

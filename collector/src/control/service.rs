@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Who asks over HTTP: addresses of browsers on this machine say nothing.
+/// Name of callers over HTTP: addresses of browsers on this machine say nothing.
 const PAGE: &str = "page";
 
 #[tonic::async_trait]
@@ -212,7 +212,7 @@ fn peer<T>(request: &Request<T>) -> String {
     address.map_or_else(|| PAGE.to_owned(), |address| address.to_string())
 }
 
-/// Who asks, in the words of the list: people with a login by their name.
+/// The caller as shown in the list: people with a login by their name.
 fn by(caller: &Caller, peer: String) -> String {
     match caller.name.as_str() {
         LOCAL => peer,

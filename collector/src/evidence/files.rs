@@ -36,7 +36,7 @@ const LIST_BYTES_MAX: usize = 3 << 20;
 /// Damaged files that are set aside; of more the newest stay.
 const ASIDE_MAX: usize = 4;
 
-/// What stands behind the name of a file that is set aside.
+/// Suffix of the name of a file that was set aside.
 const ASIDE: &str = ".damaged";
 
 /// Tag and length of a row in a list. Unit: bytes.
@@ -50,16 +50,16 @@ const LEVEL: i32 = 6;
 pub enum ProfileKind {
     /// The recorder's minutes.
     Minutes = 1,
-    /// What was captured.
+    /// The capture.
     Captured = 2,
 }
 
-/// What the files may take.
+/// Limits of the files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Bounds {
     /// All of them. Unit: bytes.
     pub bytes: u64,
-    /// Those of one owner. Unit: bytes.
+    /// Limit per owner. Unit: bytes.
     pub owner_bytes: u64,
     /// Most files.
     pub count: usize,
@@ -86,7 +86,7 @@ pub enum OpenError {
     /// It cannot be made or opened.
     #[error("failed to open directory of {what}s `{}`", path.display())]
     Open {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -97,7 +97,7 @@ pub enum OpenError {
     #[error("failed to lock directory of {what}s `{}`: another collector uses it\nstop that \
         collector, or set another data_dir", path.display())]
     Locked {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -110,7 +110,7 @@ pub enum ReadError {
     /// There is none, or not this part of it.
     #[error("failed to find {what} `{id}`: it does not exist, or has no such profile")]
     Unknown {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -118,7 +118,7 @@ pub enum ReadError {
     /// Its file.
     #[error("failed to read {what} `{id}`: {source}")]
     Read {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -128,7 +128,7 @@ pub enum ReadError {
     /// Its profile.
     #[error("failed to read {what} `{id}`: {source}")]
     Assemble {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -138,7 +138,7 @@ pub enum ReadError {
     /// It does not fit.
     #[error("failed to read {what} `{id}`: it takes more than {mib} MiB\nraise `query.memory_mib`")]
     Memory {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -324,7 +324,7 @@ impl<F: Facts> Files<F> {
         Ok(bad)
     }
 
-    /// What the files may take.
+    /// Limits of the files.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -334,8 +334,7 @@ impl<F: Facts> Files<F> {
         self.index().last
     }
 
-    /// Those that are wanted, the last first, as many as an answer has room for; how many more
-    /// there are.
+    /// Matching files, latest first, as many as fit an answer; and how many more there are.
     pub fn list(&self, limit: usize, wanted: impl Fn(&F) -> bool) -> (Vec<F>, u64) {
         let index = self.index();
         let all = index.files.values().filter(|kept| wanted(&kept.about));
@@ -566,7 +565,7 @@ impl<F: Facts> Files<F> {
 }
 
 impl<F: Facts> Upload<'_, F> {
-    /// What it takes by now.
+    /// Its current size.
     fn bytes(&self) -> Result<u64, KeepError> {
         let bytes = (HEAD + self.facts.len()) as u64 + self.sizes[0] + self.sizes[1];
         let most = self.files.bounds.owner_bytes.min(self.files.bounds.bytes);

@@ -16,9 +16,9 @@ pub use files::{
 
 use prost::Message;
 
-/// What a file is about, which is its head.
+/// The facts of a file, which are its head.
 pub trait Facts: Message + Default + Clone + 'static {
-    /// What it is called in messages.
+    /// Its name in messages.
     const WHAT: &'static str;
     /// How names of its files end.
     const SUFFIX: &'static str;
@@ -35,7 +35,7 @@ pub trait Facts: Message + Default + Clone + 'static {
 
     /// Its number; 0: it has none yet.
     fn id(&self) -> u64;
-    /// Who it is counted for: where room is short, whoever has the most loses their oldest first.
+    /// Its owner: if room is short, the owner with the most loses the oldest file first.
     fn owner(&self) -> &str;
     /// When it was, by which the oldest go first. Unit: nanoseconds since the Unix epoch.
     fn was_unix_ns(&self) -> i64;

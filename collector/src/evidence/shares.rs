@@ -21,7 +21,7 @@ pub enum Why {
 /// When it was, and its number.
 type Order = (i64, u64);
 
-/// What owners have.
+/// Sizes by owner.
 #[derive(Default)]
 pub struct Shares {
     owners: Vec<Owner>,
@@ -73,7 +73,7 @@ impl Shares {
         }
     }
 
-    /// Takes out the file that is to go next; `None` when all bounds hold.
+    /// Removes and returns the file to delete next; `None` if all bounds hold.
     pub fn dispensable(&mut self, bounds: Bounds) -> Option<(u64, Why)> {
         let &(most, by_bytes) = self.by_bytes.last()?;
         let &(_, by_count) = self.by_count.last()?;

@@ -224,7 +224,7 @@ async fn shake(
     })
 }
 
-/// Takes in a host that another authority names and that has not been here, and puts it on record.
+/// Admits a new host that another authority names, and records it.
 async fn admit(
     fleet: &Arc<Fleet>,
     named: Named,
@@ -324,7 +324,7 @@ impl Drop for TlsConn {
     }
 }
 
-/// Who is at the other end.
+/// The other end of the connection.
 #[derive(Clone)]
 pub struct MemberPeer {
     tcp: TcpConnectInfo,

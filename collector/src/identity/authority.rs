@@ -66,7 +66,7 @@ pub struct Issued {
     pub not_after_unix_s: i64,
 }
 
-/// Who a certificate says that its owner is.
+/// The owner named in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The host's id.
@@ -316,8 +316,8 @@ impl Authority {
         verified.is_ok()
     }
 
-    /// Who a certificate says that its owner is. The handshake has proved that the authority signed
-    /// it, and that the peer has its key.
+    /// The owner named in a certificate. The handshake has proved that the authority signed it, and
+    /// that the peer has its key.
     pub fn claim(&self, certificate: &CertificateDer<'_>) -> Option<Claim> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;
@@ -344,7 +344,7 @@ pub fn ends_unix_s(certificate: &CertificateDer<'_>) -> Option<i64> {
     Some(parsed.validity().not_after.timestamp())
 }
 
-/// Takes certificates of these authorities, and clients without one.
+/// Accepts certificates of these authorities, and clients without one.
 fn verifier(
     roots: RootCertStore,
 ) -> Result<Arc<dyn ClientCertVerifier>, rustls::server::VerifierBuilderError> {

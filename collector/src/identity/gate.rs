@@ -112,7 +112,7 @@ fn place(
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a call has for as long as it lasts.
+/// Resources of a call while it lasts.
 struct Held {
     call: Option<OwnedSemaphorePermit>,
     /// Done when it is to end.
@@ -219,7 +219,7 @@ fn refuse<B: Default>(status: Status) -> Response<Guarded<B>> {
 
 /// An answer; its call holds its place as long as it is being sent.
 pub struct Guarded<B> {
-    /// None once it was ended.
+    /// `None` once it has ended.
     body: Option<B>,
     ended: Option<Ended>,
     metrics: Option<Arc<crate::metrics::Metrics>>,

@@ -64,7 +64,7 @@ pub enum IdentityError {
         /// Why not.
         why: String,
     },
-    /// What the configuration calls hosts of other authorities is ours.
+    /// `identity.outside.hosts` matches our own authority's names.
     #[error(
         "failed to use `identity.outside.hosts`: it is the trust domain of this fleet's own \
         authority"
@@ -76,7 +76,7 @@ pub enum IdentityError {
     /// A certificate cannot be signed.
     #[error("failed to sign a certificate")]
     Sign(#[source] rcgen::Error),
-    /// What came is no request for one.
+    /// The message is not a certificate request.
     #[error("failed to read the signing request: {0}")]
     Request(String),
     /// TLS cannot be set up.
@@ -124,9 +124,9 @@ struct Spoken {
 
 /// The owner of a certificate.
 pub enum Claimed {
-    /// That of a host to which our authority gave it.
+    /// A certificate from our authority.
     Own(Claim),
-    /// That of a host of another authority, and when it ends, in seconds since the Unix epoch.
+    /// A certificate from another authority, and when it expires, in seconds since the Unix epoch.
     Outside(Named, i64),
 }
 

@@ -38,7 +38,7 @@ pub fn is_given(host_id: &str) -> bool {
     host_id.starts_with(SPIFFE) || host_id.starts_with(DNS)
 }
 
-/// Who a certificate of another authority says that its owner is.
+/// The owner named in a certificate of another authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
     /// Never changes: the SPIFFE ID, or `dns:` and the name.
@@ -136,7 +136,7 @@ pub struct Outside {
     told: Mutex<Option<Instant>>,
 }
 
-/// What the files say.
+/// Contents of the files.
 pub struct Trusted {
     /// Authorities with accepted certificates.
     pub authorities: Vec<CertificateDer<'static>>,

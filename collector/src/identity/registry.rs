@@ -52,7 +52,7 @@ const MEMBERS_MAX: usize = 1 << 17;
 const NO_KEY: KeyHash = [0; 32];
 const NO_INVITATION: [u8; ID_BYTES] = [0; ID_BYTES];
 
-/// What came of a request for a certificate.
+/// Result of a request for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enrolled {
     /// A host became a member.
@@ -102,7 +102,7 @@ pub enum Refused {
     /// Another host has what this one claims.
     #[error("{0}")]
     Taken(String),
-    /// What it says of itself cannot be kept.
+    /// Its data about itself is not valid.
     #[error("{0}")]
     Invalid(String),
     /// The database failed.
@@ -169,7 +169,7 @@ impl Member {
     }
 }
 
-/// What an invitation is to let in.
+/// Properties of a new invitation.
 #[derive(Clone, Debug, Default)]
 pub struct Invitation {
     /// The name of the host; empty: what it calls itself.
@@ -189,7 +189,7 @@ pub struct Invitation {
 pub struct Listed {
     /// Its number.
     pub id: [u8; ID_BYTES],
-    /// What it lets in.
+    /// Properties of the invitation.
     pub invitation: Invitation,
     /// When it was made, and until when it is good. Unit: seconds since the Unix epoch.
     pub made: i64,
@@ -684,7 +684,7 @@ fn check_not_removed(
     }
 }
 
-/// What is kept of a secret.
+/// The stored hash of a secret.
 fn hashed(credential: &Credential) -> [u8; 32] {
     *blake3::hash(&credential.secret).as_bytes()
 }

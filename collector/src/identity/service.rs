@@ -32,7 +32,7 @@ pub struct Enrollment {
     audit: Audit,
     /// Hosts that enroll at a time.
     turns: Arc<Semaphore>,
-    /// Those that were not let in.
+    /// Failed attempts.
     failures: Arc<Failures>,
 }
 
@@ -179,7 +179,7 @@ fn status(refused: &Refused) -> Status {
     }
 }
 
-/// What went wrong is for the log of the collector, not for whoever asks.
+/// Logs the error, and hides it from the caller.
 fn internal(error: &IdentityError) -> Status {
     tracing::error!("{}", with_causes(error));
     Status::internal("the collector failed to store or sign this; see its log")

@@ -30,7 +30,7 @@ pub struct Hosts {
     inner: Mutex<Inner>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// Nothing was heard of anybody before. On the collector's clock.
+    /// Start of the collector, by its clock: no host was heard of before.
     started_unix_ns: i64,
     survey: Mutex<Arc<Survey>>,
 }
@@ -52,7 +52,7 @@ pub struct Survey {
 
 #[derive(Default)]
 struct Inner {
-    /// What is known of each, as it is or will be in the store.
+    /// Known hosts, as they are or will be in the store.
     known: HashMap<HostKey, Known>,
     /// Streams by host id. More than one while an old one lingers, or when two machines have one
     /// id.
@@ -62,7 +62,7 @@ struct Inner {
     /// When what the store knows was last read.
     loaded: Option<Instant>,
     next: u64,
-    /// What all of `known` takes for health. Unit: bytes.
+    /// Memory for the health of all of `known`. Unit: bytes.
     health_bytes: usize,
     /// Ids in use by two at once, and when that was last seen.
     twins: HashMap<String, DuplicateHostId>,
@@ -77,9 +77,9 @@ struct Known {
     windows: Windows,
 }
 
-/// What is seen of a host at one time, taken out of the lock.
+/// State of a host at one time, copied out of the lock.
 struct View {
-    /// What it said last; `None` when only the store knows it.
+    /// Its latest facts; `None` if only the store has them.
     record: Option<Arc<HostRecord>>,
     seen: HostActivity,
     twins: Option<TwinKind>,
@@ -132,7 +132,7 @@ pub struct StreamGuard {
 }
 
 impl Hosts {
-    /// Nobody yet.
+    /// Creates it empty.
     pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Hosts {
         Hosts {
             inner: Mutex::default(),
@@ -371,8 +371,8 @@ impl Hosts {
         streams.is_some_and(|open| open.iter().any(|one| one.boot_id == key.boot_id))
     }
 
-    /// What is wrong with a host. `namesakes` are hosts, by id, that have the same name; one that
-    /// `is_superseded` has booted again since.
+    /// Decides what is wrong with a host. `namesakes` are the ids of hosts with the same name; a
+    /// host that `is_superseded` has booted again since.
     pub fn verdict(&self, record: &HostRecord, namesakes: usize, is_superseded: bool) -> Verdict {
         let mut view = self.lock().view(record, self.started_unix_ns);
         view.seen.is_superseded = is_superseded;
@@ -501,7 +501,7 @@ impl Inner {
         records
     }
 
-    /// What it takes to judge a host, out of the lock.
+    /// Copies the data for judging a host out of the lock.
     fn view(&self, record: &HostRecord, started_unix_ns: i64) -> View {
         let key = &record.key;
         let known = self.known.get(key);

@@ -111,7 +111,7 @@ pub struct Listening {
     pub answered_unix_ns: Option<i64>,
 }
 
-/// What is seen of a host from here.
+/// What the collector sees of a host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostActivity {
     /// Its stream, while one is open.
@@ -124,7 +124,7 @@ pub struct HostActivity {
     pub is_superseded: bool,
 }
 
-/// What is wrong with a host.
+/// Problems of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The most severe first; why it is blind before all others.
@@ -207,7 +207,7 @@ fn is_warning(degradation: &Degradation) -> bool {
     degradation.severity >= Severity::Warning as i32
 }
 
-/// What the agent said of its own work; `None` when it did not.
+/// The agent's report on its own health; `None` if there is none.
 pub fn health(facts: &HostFacts) -> Option<wire::HostHealth> {
     // Written by this collector, or by another version of it: what cannot be read says nothing.
     wire::HostFacts::decode(&*facts.health).ok()?.health

@@ -30,7 +30,7 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What ingest may take.
+/// Limits of ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngestOptions {
     /// Most open streams. Further agents must retry later.

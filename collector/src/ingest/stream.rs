@@ -36,7 +36,7 @@ use tonic::{Code, Status, Streaming};
 /// An agent that sent something so lately is alive when another stream takes its place.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// What the agent's end of the stream gets.
+/// Messages to the agent.
 pub type Outbox = mpsc::Sender<Result<PushResponse, Status>>;
 
 /// Answers that wait for an agent to read them: one for each window that may be without one, and a
@@ -192,7 +192,7 @@ struct Session<'s> {
     ready: VecDeque<Ready>,
     /// Windows with the store.
     in_store: usize,
-    /// Those of them that brought frames.
+    /// Those that contained frames.
     defining: usize,
     needing: Option<Needing>,
     /// When the unfinished window must be complete.

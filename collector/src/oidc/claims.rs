@@ -8,7 +8,7 @@ use crate::access::SIGN_IN_NAME_BYTES_MAX;
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value};
 
-/// What somebody is, by name.
+/// Claims about a person, by name.
 pub(super) type Claims = Map<String, Value>;
 
 /// Largest ID token. Unit: bytes.
@@ -23,7 +23,7 @@ const GROUPS_MAX: usize = 2000;
 /// How far the clocks of provider and collector may be apart. Unit: seconds.
 const SKEW_S: i64 = 120;
 
-/// What is expected of a token.
+/// Expected values in a token.
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
     pub(super) client_id: &'a str,
@@ -123,7 +123,7 @@ pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
     }
 }
 
-/// What somebody is called.
+/// The name of a person.
 pub(super) fn name<'a>(claims: &'a Claims, claim: &str) -> Result<&'a str, String> {
     let shown = config::shown(claim);
     let Some(name) = claims.get(claim).and_then(Value::as_str) else {

@@ -52,7 +52,7 @@ struct Rule {
     scope: Option<Scope>,
 }
 
-/// What an operator decided, checked.
+/// The operator's settings, checked.
 #[derive(Debug)]
 pub struct OidcSettings {
     issuer: String,
@@ -113,7 +113,7 @@ impl OidcSettings {
         }))
     }
 
-    /// What its sessions are known by.
+    /// Hash by which its sessions are recognized.
     pub fn hash(&self) -> &Settings {
         &self.hash
     }
@@ -134,16 +134,16 @@ pub struct Oidc {
 pub struct Begin {
     /// Where.
     pub location: String,
-    /// What it is known by when it comes back.
+    /// Secret by which the browser is recognized when it comes back.
     pub browser: String,
 }
 
-/// What a browser brings back.
+/// Data that a browser brings back.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// Which login it is of.
+    /// Identifies the login.
     pub state: String,
-    /// What becomes a token.
+    /// The code that is exchanged for a token.
     pub code: Option<String>,
     /// The issuer of the answer.
     pub issuer: Option<String>,
@@ -183,7 +183,7 @@ pub struct Admitted {
     pub sign_in: SignIn,
     /// The group that matched a rule.
     pub group: String,
-    /// Where their browser goes.
+    /// Where to redirect the browser.
     pub back: String,
 }
 
@@ -194,7 +194,7 @@ pub struct Refused {
     pub why: String,
     /// For whoever is refused, where that is something else.
     pub told: Option<&'static str>,
-    /// Who they are, where that is known.
+    /// Their id at the provider, if known.
     pub subject: Option<String>,
     /// Whether the provider was asked for it.
     pub asked: bool,
@@ -508,7 +508,7 @@ impl Oidc {
         Ok(())
     }
 
-    /// Whom claims let in, and by which group.
+    /// The role and scope from claims, and the group that decided.
     fn admit(&self, claims: &Claims) -> Result<(SignIn, String), Refused> {
         let own = &self.settings;
         let subject = claims::subject(claims)?;

@@ -17,7 +17,7 @@ const STALE: Duration = Duration::from_secs(86_400);
 /// How long a provider that does not say it is left alone.
 const REST: Duration = Duration::from_secs(10);
 
-/// Where a provider is asked what.
+/// The endpoints of a provider.
 #[derive(Debug)]
 pub(super) struct Provider {
     /// Browsers are sent here.
@@ -43,7 +43,7 @@ struct Known {
 pub(super) struct Discovery(Mutex<Known>);
 
 impl Discovery {
-    /// Those who ask at the same time wait for one answer.
+    /// Requests the metadata; concurrent callers wait for one answer.
     pub(super) async fn provider(
         &self,
         client: &Client,

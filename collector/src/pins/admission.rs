@@ -11,7 +11,7 @@ use tonic::Status;
 /// Nanoseconds of a day.
 const DAY_NS: i64 = 86_400_000_000_000;
 
-/// What each host uploaded on one day.
+/// Uploads of each host on one day.
 #[derive(Default)]
 struct Today {
     day: i64,

@@ -42,7 +42,7 @@ struct Inner {
     /// Opened when they are first wanted, and tried again until they can be.
     files: OnceCell<Files<HostPin>>,
     queries: Queries,
-    /// What those with scopes may see of pins.
+    /// Cached decisions on what callers with scopes may see of pins.
     sights: Mutex<sight::Remembered>,
     places: Arc<Semaphore>,
     admission: Arc<Admission>,

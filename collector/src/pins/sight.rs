@@ -21,7 +21,7 @@ use std::time::Instant;
 /// pin.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// What may be seen of a pin.
+/// The visible parts of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
     /// Nothing, not even that it is there.
@@ -59,7 +59,7 @@ impl Sight {
 }
 
 impl Inner {
-    /// What `caller` may see of a pin. May read it.
+    /// Decides what `caller` may see of a pin. May read the pin.
     pub(super) fn sight(
         &self,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl Inner {
     }
 }
 
-/// Which samples of a pin were found.
+/// Which samples were found in a pin.
 #[derive(Default)]
 struct Seen {
     /// In the scope.

@@ -28,7 +28,7 @@ pub(super) enum UploadMessage {
     End,
 }
 
-/// What an agent says of a pin, within bounds.
+/// Checks and bounds the head of a pin from an agent.
 pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Result<HostPin, Status> {
     let hello = asked.hello.ok_or_else(|| fault("the head has no host"))?;
     let pin = asked.pin.ok_or_else(|| fault("the head has no pin"))?;

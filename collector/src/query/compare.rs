@@ -5,13 +5,13 @@ use super::{Failed, units};
 use crate::store::{DataQuality, Limits, QueryResult, StoreQueries, TimeRange};
 use profile::{CostBy, CostDiff, Costs, Query, Value};
 
-/// What two selections have in common, and what not.
+/// Comparison of two selections.
 pub(super) struct Compared {
     /// By function.
     pub diff: CostDiff,
     /// The verdict on each function of `diff`.
     pub verdicts: Vec<Certainty>,
-    /// What each side is made of, and how many parts its spread is of.
+    /// Data quality of each side, and the number of parts behind its spread.
     pub before: (DataQuality, usize),
     /// See `before`.
     pub after: (DataQuality, usize),

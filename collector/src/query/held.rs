@@ -98,13 +98,13 @@ impl ResponseSlot {
         )))
     }
 
-    /// Gives back what was read.
+    /// Releases the memory of what was read.
     pub fn release(&mut self, bytes: usize) {
         self.held.shrink(bytes);
     }
 }
 
-/// What a profile takes in memory until it is sent, the times of its samples included, about. Unit:
+/// Approximate memory of a profile until it is sent, including the times of its samples. Unit:
 /// bytes.
 pub(crate) fn profile_bytes(profile: &Profile) -> usize {
     let samples = profile.samples.len() * SAMPLE_BYTES;

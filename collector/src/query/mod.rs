@@ -49,7 +49,7 @@ pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 /// half of this.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What queries may take.
+/// Limits for queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryOptions {
     /// Queries that run at a time; more wait, until their time is over.
@@ -129,7 +129,7 @@ impl Ask {
     }
 }
 
-/// Gives a query up when its caller is dropped.
+/// Cancels a query when its caller is dropped.
 struct CancelOnDrop {
     cancel: Cancel,
     metrics: Arc<Metrics>,

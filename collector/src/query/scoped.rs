@@ -202,7 +202,7 @@ impl ScopedStore {
         Ok(functions.data.has_wakers())
     }
 
-    /// What of hosts that are in the scope in part is in it, by name.
+    /// The part in the scope of hosts that are partly in it, by name.
     fn parts(
         &self,
         scope: &Scope,
@@ -258,7 +258,7 @@ impl ScopedStore {
     }
 }
 
-/// What was missed, as far as samples of a selection say.
+/// What was missed, as far as the samples of a selection show it.
 pub(crate) fn of_samples(quality: Quality) -> Quality {
     Quality {
         idle: 0,
@@ -284,7 +284,7 @@ fn too_large(error: profile::FilterError) -> StoreError {
     StoreError::TooLarge(format!("{error}, including those of your login's scope"))
 }
 
-/// What went wrong in the engine may be about anybody's data: the log has it, the caller has not.
+/// Hides an engine's error from the caller, because it may contain anybody's data, and logs it.
 fn hidden(error: StoreError) -> StoreError {
     match error {
         StoreError::Engine { operation, message } => {

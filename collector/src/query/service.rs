@@ -463,7 +463,7 @@ fn blind_host((key, hostname, why): (HostKey, String, agent::Degradation)) -> wi
 }
 
 impl Queries {
-    /// What of status everybody may know.
+    /// The part of the status that everybody may see.
     fn status_of_all(&self) -> wire::StatusResponse {
         let (store, store_version) = self.0.status.engine();
         wire::StatusResponse {
@@ -590,7 +590,7 @@ impl Queries {
     }
 }
 
-/// What was taken and lost by the values of a label; samples without it under the empty text.
+/// Taken and lost amounts by the values of a label; samples without it are under the empty text.
 fn totals_by(
     store: &dyn StoreQueries,
     scope: &Scope,
@@ -772,7 +772,7 @@ fn given_up(report: &sandbox::Report) -> agent::Sandbox {
     }
 }
 
-/// What the store says it takes on disk.
+/// The store's size on disk, as it reports it.
 fn store_bytes(store: &dyn StoreStatus) -> u64 {
     let metrics = store.metrics();
     let bytes = counted(&metrics).filter(|counted| counted.name == STORE_BYTES);

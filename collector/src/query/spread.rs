@@ -34,7 +34,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 /// Rows marked by chance, of all that are marked.
 const FALSE_DISCOVERIES: f64 = 0.05;
 
-/// What functions cost in each part of a side.
+/// Costs of functions in each part of a side.
 pub(super) struct Parts {
     /// By part: all that was sampled.
     whole: Vec<f64>,
@@ -51,8 +51,8 @@ pub(super) struct Certainty {
     pub is_significant: bool,
 }
 
-/// What a function takes beyond its names and costs: two strings, a vector and its place in the
-/// map. Unit: bytes.
+/// Memory of a function in addition to its names and costs: two strings, a vector and its place in
+/// the map. Unit: bytes.
 const FUNCTION_BYTES: usize = 128;
 
 /// Cuts `range` into at most [`PARTS_MAX`] parts, each of complete steps of the data; at minutes,

@@ -28,8 +28,7 @@ impl Units {
         self.all.clone().unwrap_or_else(each)
     }
 
-    /// What of the CPU time of a host was sampled; `None` where its weights are not known to be
-    /// time.
+    /// How much of a host's CPU time was sampled; `None` if its weights are not known to be time.
     pub fn coverage(&self, key: &HostKey, did: &HostRange) -> Option<Coverage> {
         let is_time = did.total().weight == 0 || unit::is_time(&self.of(key));
         is_time.then(|| did.coverage())

@@ -75,7 +75,7 @@ pub fn is_host_label(name: &str) -> bool {
     !key::is_of_cgroup(name) && !SAMPLE_LABELS.contains(&name)
 }
 
-/// What the nearest accounted cgroups below a cgroup have of its account.
+/// The part of a cgroup's account that belongs to the nearest accounted cgroups below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Below {
     /// Unit: nanoseconds.

@@ -60,9 +60,9 @@ pub enum StoreError {
     /// Something is wrong with the store itself.
     #[error("failed to {operation}: {message}")]
     Engine {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the engine said, its causes included.
+        /// The engine's error, including its causes.
         message: String,
     },
 }
@@ -80,8 +80,7 @@ pub trait StoreStatus: Send + Sync + 'static {
     /// Sizes and counters, for metrics and status.
     fn metrics(&self) -> Vec<Family>;
 
-    /// What does not work as it should, in sentences for the operator: a partition set aside, a
-    /// disk that is full.
+    /// Problems as sentences for the operator: a partition set aside, a full disk.
     fn issues(&self) -> Vec<String>;
 }
 

@@ -23,8 +23,8 @@ impl Cancel {
     }
 }
 
-/// What one query may take. An engine looks at `cancel` and `deadline` at least every few
-/// milliseconds of work.
+/// Limits of one query. An engine checks `cancel` and `deadline` at least every few milliseconds of
+/// work.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Set when the client has gone.
@@ -116,7 +116,7 @@ pub struct DataQuality {
     /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection if the answer
     /// has stacks.
     pub sampling: Quality,
-    /// What the answer adds up to, before limits.
+    /// Total of the answer, before limits.
     pub total: Value,
     /// Unit of weights. Engines have that of agents; sums that do not fit are in its coarser one:
     /// see [`profile::unit`].
@@ -225,13 +225,13 @@ pub struct LabelTotals {
 }
 
 impl LabelTotals {
-    /// What is taken and lost weighs together.
+    /// Weight of taken and lost samples together.
     pub fn weight(&self) -> u64 {
         self.taken.weight.saturating_add(self.lost.weight)
     }
 }
 
-/// What a host did in a range.
+/// Activity of a host in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostRange {
     /// Windows.

@@ -4,7 +4,7 @@ use super::{BatchPolicy, Defined, HostRecord, NewWindow, PushOutcome, StoreError
 use profile::Dictionary;
 use std::sync::Arc;
 
-/// Takes windows of hosts: durable, each counted once.
+/// Stores windows of hosts durably, each counted once.
 pub trait WindowSink: Send + Sync + 'static {
     /// Stores windows, each completely or not at all. Durable when it returns `Stored`: a crash
     /// right after it loses nothing. Answers are in the order of `windows`.

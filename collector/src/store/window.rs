@@ -26,7 +26,7 @@ pub struct HostKey {
     pub boot_id: [u8; 16],
 }
 
-/// Where a window comes from: what a repeat is recognised by.
+/// Origin of a window, by which a repeat is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Origin {
     /// The host.
@@ -261,7 +261,7 @@ pub struct StreamStacks {
     pub memo: Arc<StackMemo>,
 }
 
-/// What an engine remembers of a stream's stacks.
+/// An engine's cache of a stream's stacks.
 #[derive(Debug, Default)]
 pub struct StackMemo(Mutex<Memo>);
 
@@ -377,7 +377,7 @@ pub(crate) fn reserve<T>(items: &mut Vec<T>, more: usize) {
 /// See [`NewWindow::dropped_before`].
 pub type DroppedBefore = super::result::Gap;
 
-/// What became of a pushed window.
+/// Outcome of a pushed window.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PushOutcome {
     /// It is durable.
@@ -393,7 +393,7 @@ pub enum PushOutcome {
     Rejected(String),
 }
 
-/// What an agent says of its host.
+/// Facts about a host from its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostFacts {
     /// As uname(2) says.
@@ -420,14 +420,13 @@ pub struct HostFacts {
     pub spool_oldest_unix_ns: i64,
     /// Windows given up since the boot.
     pub dropped_windows: u64,
-    /// What the agent says of its own work: an encoded message `HostFacts` with nothing but its
-    /// `health`. Empty: the agent says nothing, as those of older versions. Engines keep it as it
-    /// is.
+    /// The agent's own health: an encoded message `HostFacts` with only its `health`. Empty: the
+    /// agent reports none, as older versions. Engines store it unchanged.
     pub health: Vec<u8>,
 }
 
 impl HostFacts {
-    /// What the host is called, and its samples by the label `host`: its id where it has no name.
+    /// Name of the host and value of its samples' label `host`; its id if it has no name.
     pub fn name<'a>(&'a self, host_id: &'a str) -> &'a str {
         match self.hostname.is_empty() {
             true => host_id,
@@ -436,7 +435,7 @@ impl HostFacts {
     }
 }
 
-/// What is remembered of a host, by [`HostKey`].
+/// Stored data of a host, by [`HostKey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
     /// The host and its boot.

@@ -80,7 +80,7 @@ pub struct Function {
     name: u32,
     /// Its length.
     name_len: u16,
-    /// Which of several symbols at one address is kept: the lowest.
+    /// Rank of the symbol: the lowest of several at one address is kept.
     rank: u8,
 }
 

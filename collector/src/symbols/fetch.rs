@@ -73,7 +73,7 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers) -> bool {
 }
 
 impl Inner {
-    /// Takes a file that a server had of a build, or says why it is of no use.
+    /// Stores a server's file for a build, or says why it is unusable.
     fn take_fetched(&self, build: &str, path: &Path) -> Result<(), String> {
         let _reading = loop {
             // Uploads are read one at a time as well, and take seconds.

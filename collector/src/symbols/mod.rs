@@ -39,7 +39,7 @@ const RECEIVE_AT_ONCE: usize = 4;
 /// GB.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
-/// What is to be known of symbols.
+/// Options of symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolOptions {
     /// Where everything of it is.
@@ -141,7 +141,7 @@ impl Names for Symbols {
     }
 }
 
-/// What the names of files start with that are still arriving.
+/// Prefix of the names of files that are still arriving.
 const INCOMING: &str = "incoming-";
 
 impl Inner {

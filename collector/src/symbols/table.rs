@@ -126,7 +126,7 @@ impl Build {
     }
 }
 
-/// What became of symbols that were put.
+/// Result of storing symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put {
     /// What they take. Unit: bytes.
@@ -308,7 +308,7 @@ impl Table {
         })
     }
 
-    /// Which builds have to go before one of this size may come.
+    /// Builds to remove before one of this size can be added.
     fn going(
         &self,
         coming: &str,

@@ -20,9 +20,9 @@ const USER_BYTES_MAX: usize = 128;
 pub struct Proxy {
     /// Where it connects from.
     pub from: Vec<IpAddr>,
-    /// Has the name of whoever asks.
+    /// Header with the user's name.
     pub user_header: HeaderName,
-    /// Has their role.
+    /// Header with the user's role.
     pub role_header: Option<HeaderName>,
     /// Their role where it has none.
     pub role: Role,
@@ -40,7 +40,7 @@ pub struct Door {
     pub audit_reads: bool,
 }
 
-/// Whoever asks.
+/// The caller.
 #[derive(Clone)]
 pub(super) struct Asking {
     pub(super) caller: Arc<Caller>,
@@ -78,7 +78,7 @@ impl Door {
         }))
     }
 
-    /// Whom a proxy names. The headers are taken off whoever sent them.
+    /// The user named by a proxy. The headers are removed from every request.
     fn proxied(
         &self,
         headers: &mut HeaderMap,

@@ -187,7 +187,7 @@ pub(super) fn finished(
 /// Longest part of a name that is a selector's. Unit: bytes.
 const SLUG_BYTES_MAX: usize = 48;
 
-/// What a selector is called in a name of a file: its values.
+/// A selector's part in a file name: its values.
 fn slug(selector: &str) -> String {
     let parsed: Result<profile::Selector, _> = selector.parse();
     let values = parsed.map_or_else(
@@ -336,7 +336,7 @@ impl io::Write for Bounded<'_> {
     }
 }
 
-/// What a refusal says over HTTP: its status, and when to come again.
+/// HTTP response for a rejection: its status, and when to retry.
 pub(super) fn refusal(status: &Status) -> Response<Bytes> {
     let retry_after = status.metadata().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());

@@ -86,7 +86,7 @@ const QUERY_BYTES_MAX: usize = 32 << 10;
 pub struct Entrance {
     /// What it is called.
     pub names: Names,
-    /// Who may; none: whoever comes is believed.
+    /// Access control; `None`: everybody is trusted.
     pub door: Option<Arc<Door>>,
     /// How it speaks TLS; none: it does not.
     pub tls: Option<Arc<Certificates>>,
@@ -402,7 +402,7 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     }
 }
 
-/// What a request reads of what is stored; `None`: nothing that is on record.
+/// Which stored data a request reads; `None`: nothing that is recorded in the audit log.
 fn read_of(method: &Method, path: &str) -> Option<String> {
     // As the router reads it: `%63` is a `c`.
     let plain = percent::unescaped(path)?;

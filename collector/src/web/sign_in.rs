@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 /// Where a login with a provider starts.
 pub(super) const PATH: &str = "/login/oidc";
 
-/// What a browser is known by between going and coming back.
+/// Cookie that identifies a browser between leaving and coming back.
 const COOKIE_NAME: &str = "__Host-fleetprof-login";
 
 /// Says that a browser was sent to the name that the provider sends it back to.

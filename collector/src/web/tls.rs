@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// How often another one is signed. Unit: seconds.
 const SIGNED_AGAIN_S: i64 = 86_400;
 
-/// What the page proves its name with.
+/// Certificates of the page.
 pub enum Certificates {
     /// The operator's.
     Files {

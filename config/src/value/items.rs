@@ -29,7 +29,7 @@ pub struct Field {
     pub doc: &'static str,
 }
 
-/// What a list may hold.
+/// Valid entries of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Items {
     /// What an entry is: `trigger`.

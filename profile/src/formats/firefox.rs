@@ -27,7 +27,7 @@ pub const THREADS_MAX: usize = 1_000;
 /// Name of the thread of all others.
 const OTHERS: &str = "[other threads]";
 
-/// What identifies a thread.
+/// Key of a thread.
 type ThreadKey = (String, u32, String);
 
 /// Writes the profile. Takes [`Options::title`], `measure`, `mark_cut`, `annotations`.

@@ -22,12 +22,11 @@ pub struct Import {
     /// What was left out, cut or assumed; a sentence each. Text of the file in them is as it stood
     /// there.
     pub notes: Vec<String>,
-    /// What the file says of its own quality.
+    /// What the file says about its own quality.
     pub known: Known,
 }
 
-/// What a file says of what its profile is made of and misses. A count of nothing means nothing
-/// where it is not known.
+/// Which quality counts a file has. A count of 0 means nothing if it is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Known {
     /// That its numbers count samples, and not what they weigh.
@@ -117,7 +116,7 @@ impl Import {
     }
 }
 
-/// What a file was found to be.
+/// The detected kind of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Source {
     /// The JSON of [`json`].
@@ -178,10 +177,10 @@ pub enum ImportError {
         /// The program.
         by: &'static str,
     },
-    /// What perf itself records.
+    /// A file recorded by perf.
     #[error("the file is a recording of perf\nconvert it to text: perf script -i FILE > FILE.txt")]
     PerfData,
-    /// What we write and cannot read.
+    /// A format that we write but cannot read.
     #[error(
         "the file is a profile of the Firefox Profiler, which cannot be read\n\
          write it in another format: JSON keeps everything, perf script text keeps times"
@@ -363,8 +362,8 @@ fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
     }
 }
 
-/// What JSON is, by the keys of its object; broken JSON is left to our own reader, which says
-/// where.
+/// Detects the kind of JSON by the keys of its object; broken JSON is left to our own reader, which
+/// reports where.
 fn tell_json(bytes: &[u8]) -> Result<Source, ImportError> {
     #[derive(serde::Deserialize)]
     struct Keys {

@@ -312,7 +312,7 @@ pub fn write(
 /// Name of the frame over stacks that are known to be cut.
 pub const TRUNCATED_FRAME: &str = "[truncated]";
 
-/// What stands between the root and the first frame of a stack.
+/// A frame between the root and the first frame of a stack.
 enum RootFrame<'a> {
     /// The value of a label; `None` when the sample lacks it.
     Label(&'a str, Option<&'a str>),

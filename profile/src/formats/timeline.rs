@@ -129,7 +129,7 @@ impl Timeline {
         }
     }
 
-    /// What a reader must know of the times, in words.
+    /// A note about the times for readers.
     pub fn note(&self) -> String {
         use crate::text::grouped;
         match (self.timed, self.spread) {

@@ -116,7 +116,7 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
     }
 }
 
-/// What an agent says of its own work, within bounds, the most severe first.
+/// An agent's report on its own health, within bounds, most severe first.
 fn encoded_health(mut health: wire::HostHealth) -> Vec<u8> {
     let list = &mut health.degradations;
     list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));

@@ -11,8 +11,8 @@ pub struct Cost<T> {
     pub rows: T,
 }
 
-/// What a part will hold when each label set also gets the labels of the host, `host_bytes` of
-/// them. Unit: bytes.
+/// Memory of a part if each label set also gets the labels of the host, `host_bytes` of them. Unit:
+/// bytes.
 pub fn cost(part: &wire::WindowPart, host_bytes: usize) -> Cost<usize> {
     const PAIR: usize = 2 * size_of::<String>();
     let labels = part.label_sets.iter().map(|set| {

@@ -35,7 +35,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tables::Tables;
 
-/// What a part made of its window.
+/// Result of decoding a part of a window.
 pub enum Decoded {
     /// More parts follow.
     More,
@@ -141,7 +141,7 @@ impl Decoder {
         self.tables.memo.forget_labels();
     }
 
-    /// What the labels of the host add to each label set. Unit: bytes.
+    /// Size of the host's labels, which are added to each label set. Unit: bytes.
     pub fn host_bytes(&self) -> usize {
         let configured = self.host_labels.iter();
         let text: usize = configured
@@ -193,7 +193,7 @@ impl Decoder {
         self.accounts(open, facts)
     }
 
-    /// Takes new label sets and stacks into the tables.
+    /// Adds new label sets and stacks to the tables.
     fn define(&mut self, part: &wire::WindowPart, held: Reservation) -> Result<(), Fault> {
         let tables = &mut self.tables;
         if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
@@ -323,7 +323,7 @@ impl Decoder {
         Ok(index)
     }
 
-    /// Takes the accounts and ends the window.
+    /// Adds the accounts and ends the window.
     fn accounts(&mut self, mut open: Open, facts: wire::WindowFacts) -> Result<Decoded, Fault> {
         let accounts = facts.account_label_sets.len();
         if facts.account_ns.len() != accounts || facts.account_estimated_ns.len() != accounts {
@@ -418,7 +418,7 @@ impl Open {
         }
     }
 
-    /// Gives up what came of it; its other parts are read for the dictionary alone.
+    /// Discards its data; its other parts are read only for the dictionary.
     fn refuse(&mut self, reason: String) {
         self.refused.get_or_insert(reason);
         self.rows = Vec::new();

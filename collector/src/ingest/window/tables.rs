@@ -15,7 +15,7 @@ pub(super) struct Tables {
     pub(super) merged: Vec<Option<LabelSet>>,
     /// Id 0, the empty stack, is row 0.
     pub(super) stacks: Vec<ContentId>,
-    /// What the store remembers of `stacks`.
+    /// The store's cache for `stacks`.
     pub(super) memo: Arc<StackMemo>,
     pub(super) held: Reservation,
 }

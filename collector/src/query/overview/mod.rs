@@ -32,7 +32,7 @@ const CHANGE_MIN: (f64, f64) = (0.02, 0.03);
 /// Lines with less on both sides cannot change by what matters, and are not judged. Unit: cores.
 const CORES_MIN: f64 = 0.02;
 
-/// What is below it is nothing: appeared, or vanished. Unit: cores.
+/// Anything below it counts as nothing: the line appeared or vanished. Unit: cores.
 const NOTHING: f64 = 0.001;
 
 /// Most steps of a range, and lengths that a step is chosen from. Unit: seconds. From ten minutes
@@ -132,7 +132,7 @@ impl Queries {
     }
 }
 
-/// As much time right before a range.
+/// The time of the same length right before a range.
 fn before(range: TimeRange) -> TimeRange {
     let length = range.end_unix_ns.saturating_sub(range.start_unix_ns);
     TimeRange {
@@ -316,7 +316,7 @@ impl Row {
         shift.change.abs() >= cores.max(share * before.max(before + shift.change))
     }
 
-    /// What is looked at first.
+    /// Sort key: what to show first.
     fn surprise(&self) -> Surprise {
         Surprise {
             significant: self.significant,

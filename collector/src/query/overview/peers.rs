@@ -9,7 +9,7 @@ const HOSTS_MIN: usize = 5;
 /// An outlier is so many robust standard deviations from the median.
 const DEVIATIONS_MIN: f64 = 4.0;
 
-/// What is small is none, however alike the others are. Share of the median, and cores.
+/// Smaller distances do not count, however similar the others are. Share of the median, and cores.
 const DISTANCE_MIN: (f64, f64) = (0.3, 0.1);
 
 /// The standard deviation of normal numbers, of the median of their distances from their median.

@@ -32,7 +32,7 @@ pub struct Shift {
     pub steps: (usize, usize),
 }
 
-/// What is known of values while they are added up.
+/// Running sums of values.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     count: f64,
@@ -47,7 +47,7 @@ impl Sums {
         self.squares += value * value;
     }
 
-    /// What is in this and not in `before`.
+    /// The difference to `before`.
     fn since(self, before: Sums) -> Sums {
         Sums {
             count: self.count - before.count,

@@ -121,7 +121,7 @@ fn text_of(error: &Error) -> String {
     text
 }
 
-/// What an error of a write means.
+/// Classifies an error of a write.
 fn fault_of_write(error: &Error) -> Fault {
     let text = text_of(error);
     match error {
@@ -135,7 +135,7 @@ fn fault_of_write(error: &Error) -> Fault {
     }
 }
 
-/// What an error of a query means.
+/// Classifies an error of a query.
 fn fault_of_query(error: &Error) -> Fault {
     let code = match error {
         Error::BadResponse(text) => code(text),
@@ -438,7 +438,7 @@ impl Client {
         done
     }
 
-    /// Has the engine end a query, without waiting for it.
+    /// Makes the engine end a query, without waiting for it.
     fn kill(&self, id: String) {
         let client = self.outside.clone();
         tokio::spawn(async move {

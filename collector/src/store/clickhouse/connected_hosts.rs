@@ -41,7 +41,7 @@ pub(super) async fn put(client: &Client, hosts: &[ConnectedHost]) -> Result<(), 
     client.insert("attendance", &rows.collect::<Vec<_>>()).await
 }
 
-/// Who was connected since then, each host once, where it was last.
+/// Hosts that were connected since then, each once, with their latest collector.
 pub(super) async fn find(
     client: &Client,
     since_unix_ns: i64,

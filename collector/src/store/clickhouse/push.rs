@@ -103,7 +103,7 @@ pub(super) struct Push<'s> {
     pub options: &'s Options,
     pub known: &'s Mutex<Known>,
     pub counters: &'s Counters,
-    /// What the server perhaps took some of when it was last called.
+    /// A batch of which the server may have stored a part in the last call.
     pub unfinished: &'s Mutex<Option<Batch>>,
 }
 
@@ -192,7 +192,8 @@ impl Push<'_> {
         Ok(found)
     }
 
-    /// What the database has on these days of stacks that this collector does not know to be there.
+    /// Looks up which stacks the database has on these days, if this collector does not know it
+    /// yet.
     async fn look_up(&self, ids: &[u64], days: &BTreeSet<u16>) -> Result<Found, Fault> {
         #[derive(Fields, Deserialize)]
         struct Stack {

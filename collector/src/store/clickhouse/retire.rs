@@ -37,7 +37,7 @@ pub(super) struct Undropped {
     reason: String,
 }
 
-/// What became of a day of a table.
+/// Result of dropping a day of a table.
 enum Dropped {
     Now,
     /// The server refuses, now or a short time ago.

@@ -208,7 +208,7 @@ fn between(start_s: i64, end_s: i64) -> String {
     format!("time >= toDateTime({start_s}, 'UTC') AND time < toDateTime({end_s}, 'UTC')")
 }
 
-/// What of a span is not in the hours between.
+/// The parts of a span outside the hours in between.
 fn edges(span: Span, from: i64, to: i64) -> String {
     let (before, after) = (between(span.start_s, from), between(to, span.end_s));
     format!("({before} OR {after})")

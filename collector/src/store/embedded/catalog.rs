@@ -28,19 +28,19 @@ pub struct Catalog {
     pub options: Options,
     /// By start.
     pub partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
-    /// What hosts say of themselves.
+    /// Facts that hosts report.
     pub hosts: Mutex<HostTable>,
     /// Every window's host, number and time.
     pub host_index: RwLock<HostIndex>,
-    /// What the store counts.
+    /// Counters of the store.
     pub counters: Counters,
-    /// What does not work, by what it is about.
+    /// Problems, by subject.
     pub issues: Mutex<BTreeMap<String, String>>,
     /// Names of partitions set aside, with the time they held.
     pub damaged: Mutex<Vec<(TimeRange, String)>>,
     /// End of the last partition that the disk budget removed.
     pub evicted_before: AtomicI64,
-    /// Takes nothing any more.
+    /// It accepts nothing any more.
     pub closed: AtomicBool,
     uses: AtomicU64,
 }

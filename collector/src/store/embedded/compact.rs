@@ -235,7 +235,7 @@ impl<'p> Compaction<'p> {
     }
 }
 
-/// What a file keeps of the windows of a chunk, all parts together.
+/// The metadata in a file about the windows of a chunk, all parts together.
 pub fn windows_of(
     file: &PartitionFile,
     opener: &mut SectionReader,

@@ -28,7 +28,7 @@ const SLICE: Duration = Duration::from_millis(400);
 /// After a failure nothing is tried for so long. Unit: nanoseconds.
 const RETRY_NS: i64 = 60_000_000_000;
 
-/// What is known of the work between two slices.
+/// State of the work between two slices.
 #[derive(Default)]
 pub struct Compactor {
     /// Partitions that were in order, by start.

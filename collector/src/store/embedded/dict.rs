@@ -34,7 +34,7 @@ pub const KINDS_MAX: usize = 256;
 /// Nothing.
 pub const NONE: u32 = u32::MAX;
 
-/// What samples of a window have in common.
+/// Common properties of a window's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// The event that was sampled.
@@ -133,7 +133,7 @@ pub struct Dict {
     pub unnamed: Arc<Mutex<Nameless>>,
 }
 
-/// What became of frames and stacks of another dictionary: each is looked up once.
+/// Mapping of frames and stacks of another dictionary: each is looked up once.
 #[derive(Default)]
 pub struct Adopted {
     remap: Remap,
@@ -311,7 +311,7 @@ impl Dict {
         id
     }
 
-    /// What rows name a stack with its end by, adding it when it is new.
+    /// The id that rows use for a stack with its end; adds it if it is new.
     pub fn leaf(&mut self, stack: StackId, end: StackEnd) -> u32 {
         let next = self.leaves.len() as u32;
         let slot = if end == StackEnd::Complete {
@@ -657,7 +657,7 @@ impl Dict {
         Ok(())
     }
 
-    /// What stands in for the label set of `row` beyond the bound: the host alone.
+    /// The replacement for the label set of `row` beyond the bound: the host alone.
     pub fn overflow_labels(&mut self, labels: &LabelSet) -> LabelSetId {
         let host = labels.get(key::HOST).to_owned();
         let pairs = [(key::HOST, host.as_str()), (OVERFLOW_LABEL, "true")];

@@ -52,7 +52,7 @@ pub enum EncodeError {
     Zstd(#[from] std::io::Error),
 }
 
-/// What encoding needs of a dictionary: a copy, so that nobody waits for a flush.
+/// The data for encoding from a dictionary: a copy, so that nobody waits for a flush.
 pub struct Tables {
     group_periods: Vec<u64>,
     service_periods: Vec<u64>,

@@ -131,7 +131,7 @@ pub struct Flush {
     pub hosts: Vec<(u32, Vec<u8>)>,
 }
 
-/// What is read at once when a file is opened.
+/// Data that is read as soon as a file is opened.
 #[derive(Debug, Default)]
 pub struct Opened {
     /// Labels that identify services, one per line.

@@ -39,7 +39,7 @@ impl Level {
         Level::ServiceHours,
     ];
 
-    /// What times are rounded down to. Unit: nanoseconds.
+    /// Resolution of times. Unit: nanoseconds.
     pub fn step_ns(self) -> u64 {
         match self {
             Level::Windows => 1,
@@ -59,7 +59,7 @@ impl Level {
         }
     }
 
-    /// What the name of a file ends with.
+    /// Suffix of a file's name.
     fn suffix(self) -> &'static str {
         match self {
             Level::Windows => ".sqlite",

@@ -51,7 +51,7 @@ impl WindowRows {
     }
 }
 
-/// What rows add up to.
+/// Sum of rows.
 pub fn sum_of(rows: &[Entry], is_lost: impl Fn(u32) -> bool) -> Sum {
     let mut sum = Sum::default();
     for row in rows {

@@ -144,7 +144,7 @@ impl std::ops::AddAssign<HostSum> for HostSum {
 pub struct Presence {
     /// Time of windows; ordered and joined by [`Presence::settle`].
     pub spans: Vec<(i64, i64)>,
-    /// What was given up, with the start of the window that says so.
+    /// Dropped windows, with the start of the window that reports them.
     pub dropped: Vec<(i64, Gap)>,
 }
 
@@ -172,7 +172,7 @@ impl Presence {
     }
 }
 
-/// What is kept of the windows of one chunk, added up.
+/// Summed metadata of the windows of one chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// By (host, labels of the host).

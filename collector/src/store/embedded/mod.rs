@@ -147,7 +147,7 @@ impl EmbeddedStore {
     }
 }
 
-/// What the store takes now.
+/// Current sizes of the store.
 #[derive(Default)]
 struct Sizes {
     partitions: u64,

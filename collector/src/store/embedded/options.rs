@@ -140,17 +140,17 @@ pub enum OpenError {
     /// A file or directory could not be used.
     #[error("failed to {operation} `{path}`: {error}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// With what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The write-ahead log could not be read.
     #[error(transparent)]
     Log(#[from] super::wal::WalError),
-    /// What the log holds could not be taken over.
+    /// The log could not be replayed.
     #[error("failed to replay the write-ahead log: {0}")]
     Replay(String),
 }

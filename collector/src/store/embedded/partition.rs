@@ -42,13 +42,13 @@ const READERS_KEPT: usize = 2;
 /// Windows in memory by chunk.
 #[derive(Default)]
 pub struct Mem {
-    /// What grows.
+    /// Chunks that are growing.
     pub active: BTreeMap<u16, ChunkRows>,
-    /// What a flush is writing.
+    /// Chunks that a flush is writing.
     pub frozen: Option<Arc<Frozen>>,
 }
 
-/// What one flush takes to the file.
+/// Data that one flush writes to the file.
 pub struct Frozen {
     /// Number of the flush.
     number: u64,
@@ -393,7 +393,7 @@ impl Partition {
         }
     }
 
-    /// Gives a connection back.
+    /// Returns a connection.
     pub fn give_back(&self, file: PartitionFile) {
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_KEPT && !file.is_alone() {
@@ -655,7 +655,7 @@ impl Partition {
 pub enum Facts {
     /// Nothing.
     None,
-    /// What they add up to.
+    /// Their sum.
     Summary,
     /// That, and each by itself.
     Windows,
@@ -690,7 +690,7 @@ pub struct MemChunk {
 pub struct View {
     /// What is in the file.
     pub file: PartitionFile,
-    /// What is in memory.
+    /// Data in memory.
     pub chunks: Vec<MemChunk>,
 }
 

@@ -104,7 +104,7 @@ pub struct Ready {
     pub host_labels: LabelSet,
 }
 
-/// Gives a window dense ids of its partition. `Err(taken)` when it is not taken.
+/// Assigns a window dense ids of its partition. `Err(taken)` if it is not accepted.
 pub fn prepare(
     catalog: &Catalog,
     partition: &Partition,
@@ -221,7 +221,7 @@ fn meta(dict: &mut Dict, window: &NewWindow, labels: &Labels) -> WindowMeta {
     }
 }
 
-/// What is known of a row's stack.
+/// State of a row's stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Unknown,

@@ -43,9 +43,9 @@ const CONNECTED_MAX: usize = 32;
 
 /// See the module.
 pub struct StoreReader {
-    /// What there is to read.
+    /// The partitions to read.
     pub catalog: Arc<Catalog>,
-    /// Who knows names of functions.
+    /// Source of names of functions.
     pub names: NamedBy,
     log: Arc<LogWriter>,
     /// Partitions that keep connections, the one read last at the end.

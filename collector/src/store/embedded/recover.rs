@@ -211,7 +211,7 @@ impl EmbeddedStore {
     }
 }
 
-/// What the manifest knows, while partitions are opened.
+/// Data of the manifest while partitions are opened.
 struct Known {
     /// By start: partitions that were not found in the folder yet.
     entries: BTreeMap<i64, Entry>,

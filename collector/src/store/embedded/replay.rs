@@ -25,7 +25,7 @@ pub const RECORD_HOST: u8 = 2;
 
 /// The record of a window.
 pub struct WindowRecord<'b> {
-    /// What it adds to the dictionary.
+    /// Entries that it adds to the dictionary.
     pub entries: &'b [u8],
     /// The window.
     pub window: Prepared,
@@ -41,11 +41,11 @@ impl<'b> WindowRecord<'b> {
     }
 }
 
-/// What is known while logs are read.
+/// State while logs are read.
 struct Replay<'s> {
     store: &'s EmbeddedStore,
     now_unix_ns: i64,
-    /// What was found in all logs.
+    /// Findings in all logs.
     recovered: Recovered,
     /// Why a record could not be used: the first one.
     unusable: Option<String>,

@@ -11,7 +11,7 @@ use super::meta::{Summary, WindowMeta};
 use super::options::CHUNK_NS;
 use std::collections::BTreeMap;
 
-/// What is kept of windows of one chunk.
+/// Metadata of the windows of one chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkWindows {
     /// All of them.

@@ -41,11 +41,11 @@ pub enum WalError {
     /// A file could not be read or written.
     #[error("failed to {operation} `{path}`: {error}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// With which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -64,7 +64,7 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> W
 pub struct LogLocation {
     /// Folder of its segments, made with the first of them.
     pub folder: PathBuf,
-    /// What names of segments end with; a folder may have several logs.
+    /// Suffix of segments' names; a folder may have several logs.
     pub ending: &'static str,
     /// Segments of another generation are not read.
     pub generation: u64,
@@ -182,7 +182,7 @@ pub struct Wal {
     follows: u64,
 }
 
-/// What was found when the log was opened.
+/// Findings when the log was opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Records that were read.
@@ -474,14 +474,14 @@ struct ReadSegment {
     used: bool,
 }
 
-/// What a segment says of itself.
+/// The head of a segment.
 struct SegmentHead {
     generation: u64,
     /// Number after the last record before it.
     follows: u64,
 }
 
-/// What a segment says of itself, when it is one.
+/// Parses the head of a segment, if it is one.
 fn segment_head(bytes: &[u8]) -> Option<SegmentHead> {
     let head = bytes.get(..SEGMENT_HEAD_LEN)?.strip_prefix(&MAGIC)?;
     let (generation, follows) = head.split_at(8);

@@ -7,7 +7,7 @@ use crate::store::{AccountedSeries, LabelSet, Limits, QueryResult, Resolution, S
 use hashbrown::HashMap;
 use profile::{GroupBy, Value, unit};
 
-/// What an engine adds up of accounts.
+/// An engine's sums of accounts.
 #[derive(Clone, Debug)]
 pub struct AccountSums {
     /// Time by step of each combination of kept labels: what cgroups ran without those below them.

@@ -23,7 +23,7 @@ pub struct Axis {
     pub steps: usize,
 }
 
-/// What an engine adds up for a series.
+/// An engine's sums for a series.
 #[derive(Clone, Debug)]
 pub struct SeriesSums {
     /// Weights by step of each combination of kept labels.

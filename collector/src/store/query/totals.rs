@@ -6,7 +6,7 @@ use crate::store::{LabelSet, LabelTotals, Limits, QueryResult, Resolution, Scope
 use hashbrown::HashMap;
 use profile::{GroupBy, Value};
 
-/// What an engine adds up of one label set.
+/// An engine's sums for one label set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LabelSum {
     /// Samples taken.
@@ -28,7 +28,7 @@ impl std::ops::AddAssign for LabelSum {
     }
 }
 
-/// What an engine adds up for totals.
+/// An engine's sums for totals.
 #[derive(Clone, Debug)]
 pub struct LabelSums {
     /// By kept labels.

@@ -45,7 +45,7 @@ pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
 /// The built viewer: `npm run build` in `collector/ui` writes it.
 const PAGE: &str = include_str!("viewer.html");
-/// What stands around the name of a place to fill.
+/// Delimiters of a placeholder's name.
 const PLACE: [&str; 2] = ["<!--fill:", "-->"];
 
 /// Kind number of a frame that stands for the value of a label; others are [`FrameKind`]'s.
@@ -77,7 +77,7 @@ struct Data<'a> {
     about: About<'a>,
 }
 
-/// What a reader of the page needs to know of the profile besides, and the page does not.
+/// Facts about the profile for readers of the file, which the page itself does not need.
 #[derive(Serialize)]
 struct About<'a> {
     start_unix_ns: i64,
@@ -180,7 +180,7 @@ pub fn write_bundle(
 struct Folded {
     data: Vec<u8>,
     quality: String,
-    /// What went into `[other]` for it, in words.
+    /// Describes what was folded into `[other]`.
     gone: Option<String>,
 }
 
@@ -286,7 +286,7 @@ fn serialized(data: &Data<'_>) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-/// What a frame is called.
+/// The name of a frame.
 fn name_of(frame: FrameRef<'_>, options: &Options) -> Name {
     Name {
         function: printable(&super::called(frame, options)).into_owned(),

@@ -17,7 +17,7 @@ use serde::Deserialize;
 /// Most frames of one stack.
 pub const STACK_FRAMES_MAX: usize = 8_192;
 
-/// What stands before the data.
+/// Text before the data.
 const BEFORE_DATA: &str = "<script type=\"application/json\" id=\"data\">";
 
 /// Why a page is no profile.

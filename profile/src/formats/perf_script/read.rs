@@ -459,7 +459,7 @@ fn is_cpu(word: &str) -> bool {
     inside.is_some_and(digits)
 }
 
-/// What trace events say of the CPU's state: `d..2.`.
+/// Whether a word is the CPU state in trace events: `d..2.`.
 fn is_flags(word: &str) -> bool {
     let mut bytes = word.bytes();
     (4..=6).contains(&word.len())

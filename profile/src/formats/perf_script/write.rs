@@ -140,8 +140,8 @@ fn frame_line(frame: FrameRef<'_>) -> String {
     line
 }
 
-/// What stands in the parentheses. Kernel code is in brackets, generated code in a perf map: that
-/// is how readers know them.
+/// The text in parentheses. Kernel code is in brackets, generated code in a perf map, by which
+/// readers recognize them.
 fn module(frame: FrameRef<'_>) -> String {
     let bare = word(frame.module);
     match frame.kind {

@@ -24,7 +24,7 @@ use std::io::Write;
 /// The schema a file names; also how a reader knows the format.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// What our own files say they are of.
+/// Name of the exporter in our own files.
 const EXPORTER: &str = "fleetprof";
 
 #[derive(Serialize)]

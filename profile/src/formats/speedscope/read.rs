@@ -417,7 +417,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What a stack took from one time to another, in the file's unit, since the profile's start.
+    /// Adds what a stack took between two times, in the file's unit, since the profile's start.
     fn add(&mut self, stack: StackId, count: u64, start: f64, from: f64, to: f64) {
         let ns = |value: f64| (value * self.scale.by).round() as u64;
         // The sum of what is rounded is the rounded sum.

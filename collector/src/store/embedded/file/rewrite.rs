@@ -327,7 +327,7 @@ impl PartitionFile {
     }
 }
 
-/// Gives a durable file its name.
+/// Renames a durable file to its final name.
 pub fn put_in_place(path: &Path) -> std::io::Result<()> {
     std::fs::rename(path.with_extension("new"), path)?;
     match path.parent() {

@@ -29,7 +29,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// What an answer says of it: the finest that was read, unless a partition has no finer.
+    /// The resolution stated in answers: the finest that was read, unless a partition has no finer.
     pub fn resolution(self) -> Resolution {
         let by_service = (self.services || self.hours) && !self.windows;
         let finest = match (self.windows, self.services, self.hours) {
@@ -106,7 +106,7 @@ pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
     }
 }
 
-/// What is read of the file of a partition.
+/// What to read from a partition's file.
 pub struct Plan {
     /// From the rollups by service.
     pub services: Vec<ChunkSlice>,
