@@ -391,7 +391,7 @@ fn crates_without_unsafe_code_forbid_it() {
 }
 
 /// A guard taken in a field of a struct expression lives until its statement ends, so a field below
-/// that locks the same again waits for itself for ever. A local lets go at once.
+/// that locks the same again waits for itself forever. A local lets go at once.
 #[test]
 fn no_field_of_an_expression_takes_a_lock() {
     // A field and what follows on its lines, up to a comma, a semicolon or a brace.

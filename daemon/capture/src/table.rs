@@ -30,7 +30,7 @@ const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 pub struct CaptureCounts {
     /// Started.
     pub started: AtomicU64,
-    /// With their whole duration.
+    /// Captures that ran for their complete duration.
     pub complete: AtomicU64,
     /// Ended before their time with what there was.
     pub cancelled: AtomicU64,

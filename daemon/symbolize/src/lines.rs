@@ -126,8 +126,8 @@ impl LineSource {
     /// after; nothing for addresses that the debug information does not cover.
     ///
     /// # Errors
-    /// When the library rejects the file, panics or takes more CPU time than one file may; then this
-    /// source is of no more use. Earlier results stay valid.
+    /// When the library rejects the file, panics or takes more CPU time than one file may; then
+    /// this source is of no more use. Earlier results stay valid.
     pub fn places(
         &self,
         addresses: &[u64],

@@ -2,8 +2,8 @@
 //!
 //! A block holds the samples of one bundle of series in one chunk of time. It has two sections:
 //!
-//! - totals: for each series its stacks, ascending, and what each adds up to over the block. A
-//!   reader that wants the whole chunk reads no more, so a block is its own coarsest rollup;
+//! - totals: for each series its stacks, ascending, and their sums over the block. Reading a
+//!   complete chunk needs nothing else, so a block is its own coarsest rollup;
 //! - times: when the windows started, and for each stack in which of them it was and how often.
 //!   What the last of them has follows from the total and is not written.
 //!
