@@ -128,7 +128,7 @@ impl Fleet {
 
 /// Who is asked, and whether scripts are to read what each host did.
 pub struct Call<'a> {
-    /// How.
+    /// Connection to the collector.
     pub connection: &'a Connection,
     /// The collector.
     pub peer: &'a Peer,

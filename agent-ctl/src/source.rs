@@ -23,7 +23,7 @@ pub enum Source {
 /// What profile is asked for.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// When.
+    /// The range of time.
     pub range: Range,
     /// Which samples.
     pub samples: Samples,

@@ -52,7 +52,7 @@ pub enum ServeError {
     /// A part ended on its own.
     #[error("`{part}` ended unexpectedly")]
     Part {
-        /// Which.
+        /// Name of the part.
         part: &'static str,
     },
     /// A thread could not be started.

@@ -213,9 +213,9 @@ pub enum ConfigError {
     /// Not YAML, or not of the right shape.
     #[error("failed to parse {place}: {message}")]
     Syntax {
-        /// Where.
+        /// Where the value came from.
         place: Place,
-        /// What.
+        /// The error.
         message: String,
     },
     /// A key that does not exist.
@@ -223,7 +223,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The key.
         key: String,
-        /// Where.
+        /// Where the value came from.
         place: Place,
         /// The known key that looks most like it.
         nearest: Option<&'static str>,
@@ -245,7 +245,7 @@ pub enum ConfigError {
         value: String,
         /// The valid values.
         expected: String,
-        /// Where.
+        /// Where the value came from.
         place: Place,
     },
     /// Keys that are well each by itself, but not together.

@@ -55,7 +55,7 @@ pub(super) enum BookError {
     /// Its directory cannot be made.
     #[error("failed to create directory `{}`", path.display())]
     Directory {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: std::io::Error,

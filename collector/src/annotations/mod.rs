@@ -41,7 +41,7 @@ pub const FOUND: &str = "collector";
 /// How annotations are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationOptions {
-    /// Where.
+    /// Its directory.
     pub dir: PathBuf,
     /// For how long after their time. Unit: nanoseconds.
     pub age_ns: i64,

@@ -26,7 +26,7 @@ pub enum Engine {
 pub enum Sandbox {
     /// As far as the kernel has it.
     Auto,
-    /// Nothing.
+    /// No sandbox.
     Off,
 }
 

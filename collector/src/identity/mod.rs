@@ -51,7 +51,7 @@ pub enum IdentityError {
     /// The files are there, and are no authority.
     #[error("failed to use the authority in `{dir}`: {why}")]
     Authority {
-        /// Where.
+        /// Its directory.
         dir: PathBuf,
         /// Why not.
         why: String,
@@ -59,7 +59,7 @@ pub enum IdentityError {
     /// A file of another authority is not what it should be.
     #[error("failed to use `{path}`: {why}")]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         why: String,

@@ -132,7 +132,7 @@ pub struct Oidc {
 /// A browser that is to go to the provider.
 #[derive(Debug)]
 pub struct Begin {
-    /// Where.
+    /// Address to redirect to.
     pub location: String,
     /// Secret by which the browser is recognized when it comes back.
     pub browser: String,
@@ -179,7 +179,7 @@ impl Answer {
 /// Somebody who is let in.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Who.
+    /// The person who logged in.
     pub sign_in: SignIn,
     /// The group that matched a rule.
     pub group: String,

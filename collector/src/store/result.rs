@@ -60,9 +60,9 @@ impl Limits {
 /// Which samples, without regard to frames.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// When.
+    /// The range of time.
     pub range: TimeRange,
-    /// Whose.
+    /// Selects the samples.
     pub selector: Selector,
 }
 

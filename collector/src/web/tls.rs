@@ -29,7 +29,7 @@ pub enum Certificates {
     },
     /// The fleet's.
     Signed {
-        /// Whose.
+        /// The fleet whose authority signs.
         fleet: Arc<Fleet>,
         /// For these names and addresses.
         names: Vec<String>,

@@ -15,7 +15,7 @@ pub enum Sandbox {
     /// As far as the kernel has it.
     #[default]
     Auto,
-    /// Nothing.
+    /// No sandbox.
     Off,
 }
 

@@ -168,7 +168,7 @@ pub struct Captures {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemoteCaptures {
-    /// Nothing.
+    /// Nothing is allowed.
     Off,
     /// Events that look at stacks alone, and those that are listed.
     Stacks,

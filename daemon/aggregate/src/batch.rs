@@ -38,7 +38,7 @@ pub struct RawStack {
 pub struct RawTime {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
 }
 
@@ -47,7 +47,7 @@ pub struct RawTime {
 pub struct RawMoment {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
     /// In the event's unit.
     pub weight: u64,

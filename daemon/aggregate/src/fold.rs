@@ -65,7 +65,7 @@ impl Default for FoldBounds {
 /// Weight of a sample, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleInfo {
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
     /// The cgroup from the record.
     pub cgroup: CgroupId,

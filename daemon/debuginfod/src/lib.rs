@@ -68,7 +68,7 @@ enum FetchError {
 enum Answer {
     /// A file, of so many bytes, which was written.
     File(u64),
-    /// Nothing.
+    /// It has no file.
     Absent,
     /// The file is larger than allowed.
     TooLarge,

@@ -10,7 +10,7 @@ pub struct Mount<'a> {
     pub device: &'a [u8],
     /// What of its file system is mounted.
     pub root: Vec<u8>,
-    /// Where.
+    /// Its mount point.
     pub point: Vec<u8>,
     /// Type of the file system.
     pub kind: &'a [u8],

@@ -46,7 +46,7 @@ pub enum EnrollError {
     /// The collector cannot be reached.
     #[error("failed to connect to `{address}`")]
     Connect {
-        /// Where.
+        /// Its address.
         address: String,
         /// Why.
         source: tonic::transport::Error,
@@ -57,7 +57,7 @@ pub enum EnrollError {
          because its authority has another key than the invitation"
     )]
     WrongFleet {
-        /// Where.
+        /// Its address.
         address: String,
         /// The error of the check.
         source: tonic::transport::Error,
@@ -65,7 +65,7 @@ pub enum EnrollError {
     /// There was no answer in time.
     #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
     Late {
-        /// Where.
+        /// Its address.
         address: String,
     },
     /// This host's clock, or the collector's, is off.
@@ -74,7 +74,7 @@ pub enum EnrollError {
          the clock of this host or of the collector is wrong by more than an hour"
     )]
     Clock {
-        /// Where.
+        /// Its address.
         address: String,
         /// The error of the check.
         source: tonic::transport::Error,

@@ -38,7 +38,7 @@ pub enum FilesError {
     /// A file cannot be read.
     #[error("failed to read `{path}`")]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: io::Error,
@@ -46,7 +46,7 @@ pub enum FilesError {
     /// A file has unusable content.
     #[error("failed to use `{path}`: {why}")]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         why: String,

@@ -28,7 +28,7 @@ pub enum StoreError {
     File {
         /// The operation that failed.
         operation: &'static str,
-        /// Which.
+        /// Name of the file.
         file: &'static str,
         /// Why not.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum StoreError {
     /// A file in it is not what it should be.
     #[error("failed to read `{file}` of the host's identity: {why}")]
     Damaged {
-        /// Which.
+        /// Name of the file.
         file: &'static str,
         /// Why.
         why: String,

@@ -15,7 +15,7 @@ pub const NOTICES_MAX: usize = 1024;
 /// A process with samples to be named.
 #[derive(Debug)]
 pub struct SymbolRequest {
-    /// Which.
+    /// The process.
     pub whose: ProcessInstance,
     /// The addresses that are to have names.
     pub addresses: Vec<u64>,

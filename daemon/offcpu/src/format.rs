@@ -110,7 +110,7 @@ pub enum Leaving {
 pub struct Switch {
     /// The thread that leaves.
     pub prev: u32,
-    /// How.
+    /// How it leaves.
     pub leaving: Leaving,
     /// The thread that runs now.
     pub next: u32,

@@ -38,9 +38,9 @@ const CPUS_MAX: usize = 1 << 14;
 /// When and where a record was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
-    /// Where.
+    /// The CPU.
     pub cpu: CpuId,
 }
 
@@ -66,7 +66,7 @@ impl Loss {
 /// A thread that starts to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
-    /// Who.
+    /// The thread.
     pub who: Who,
     /// How it leaves.
     pub leaving: Leaving,

@@ -124,9 +124,9 @@ pub struct Sample<'a> {
     pub pid: Pid,
     /// Thread.
     pub tid: Tid,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
-    /// Where.
+    /// The CPU.
     pub cpu: CpuId,
     /// Weight of the sample, in the event's unit.
     pub period: u64,

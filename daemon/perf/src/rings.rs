@@ -201,11 +201,11 @@ pub enum Drained<'a> {
     SetArrival {
         /// The set that it belongs to.
         set: SetKey,
-        /// When.
+        /// Its time.
         time: MonotonicTime,
-        /// Where.
+        /// The CPU.
         cpu: CpuId,
-        /// Who.
+        /// The thread.
         tid: Tid,
     },
 }

@@ -37,7 +37,7 @@ pub struct PinRequest {
     pub cause: String,
     /// The cgroup; empty: the host.
     pub cgroup: String,
-    /// When.
+    /// When it fired.
     pub fired: MonotonicTime,
     /// How much before.
     pub before: Duration,

@@ -70,7 +70,7 @@ pub enum Why {
 /// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// Nothing.
+    /// Nothing happened.
     Quiet,
     /// It fires.
     Fire(TriggerValue),

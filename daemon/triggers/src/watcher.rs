@@ -26,7 +26,7 @@ pub struct Event {
     pub rule: usize,
     /// Path of the cgroup; empty for the host.
     pub cgroup: String,
-    /// What.
+    /// The result.
     pub verdict: Verdict,
 }
 

@@ -6,7 +6,7 @@ pub enum Fault {
     /// Columns that belong together differ in length.
     #[error("columns of `{table}` differ in length")]
     Columns {
-        /// Which.
+        /// Name of the table.
         table: &'static str,
     },
     /// An id or number that was never given a meaning.

@@ -31,7 +31,7 @@ pub const OVERFLOW_LABEL: &str = "overflow";
 /// period with every window is refused beyond it.
 pub const KINDS_MAX: usize = 256;
 
-/// Nothing.
+/// The value for nothing.
 pub const NONE: u32 = u32::MAX;
 
 /// Common properties of a window's samples.

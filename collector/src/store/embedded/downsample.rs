@@ -44,7 +44,7 @@ enum Unit {
 
 /// A partition that is being downsampled.
 pub struct Downsampling {
-    /// Which.
+    /// The partition.
     pub partition: Arc<Partition>,
     /// What it is made to.
     pub level: Level,

@@ -54,7 +54,7 @@ pub struct WindowMeta {
     pub host: u32,
     /// Its number.
     pub sequence: u64,
-    /// When.
+    /// The range of time.
     pub range: TimeRange,
     /// Labels of the complete host.
     pub host_labels: u32,

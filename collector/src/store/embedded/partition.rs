@@ -653,7 +653,7 @@ impl Partition {
 /// What a reader needs of the windows of a chunk, besides their samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Facts {
-    /// Nothing.
+    /// No facts.
     None,
     /// Their sum.
     Summary,
@@ -676,7 +676,7 @@ impl Facts {
 
 /// A copy of what memory has of one chunk.
 pub struct MemChunk {
-    /// Which.
+    /// Number of the chunk.
     pub chunk: u16,
     /// Groups that were wanted.
     pub groups: Vec<(u32, GroupRows)>,

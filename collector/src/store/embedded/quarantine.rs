@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 /// A file that was set aside.
 pub struct QuarantinedFile {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
     /// Unit: bytes.
     pub bytes: u64,

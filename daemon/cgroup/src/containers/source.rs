@@ -150,7 +150,7 @@ impl Source {
 /// A unix socket that a runtime listens on.
 #[derive(Debug)]
 pub struct Socket {
-    /// Where.
+    /// Its path.
     pub path: Box<Path>,
     /// The operator named it: it may be of another user than root.
     pub named: bool,

@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 /// What a peer that falls silent has sent before.
 #[derive(Clone, Copy, Debug)]
 enum Silent {
-    /// Nothing.
+    /// It only connects.
     Connected,
     /// A part of a ClientHello that is larger than an HTTP/2 preface.
     HalfHello,

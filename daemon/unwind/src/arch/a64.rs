@@ -53,9 +53,9 @@ pub enum Effect {
     Store(Address, [Option<u8>; 2]),
     /// Reads registers from memory; `whole`: all 64 bits of them.
     Load {
-        /// Where.
+        /// Its address.
         address: Address,
-        /// Which.
+        /// The registers.
         registers: [Option<u8>; 2],
         /// All of their bits.
         whole: bool,

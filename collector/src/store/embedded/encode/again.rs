@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// A row with the start of its window after the chunk's. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// When.
+    /// Start of its window.
     pub start: u64,
-    /// What.
+    /// The row.
     pub entry: Entry,
 }
 

@@ -173,7 +173,7 @@ impl From<Corrupt> for Stop {
 /// A chunk of a plan: all of it, or what starts in `[from, to)` after its own start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChunkSlice {
-    /// Which.
+    /// Number of the chunk.
     pub chunk: u16,
     /// `None`: all of it. Unit: nanoseconds.
     pub part: Option<(u64, u64)>,

@@ -36,7 +36,7 @@ const GUESSED_MAX: usize = 4096;
 
 /// What is known of an address.
 mod known {
-    /// Nothing.
+    /// Nothing is known.
     pub const NOTHING: u16 = 0;
     /// It is in the middle of an instruction.
     pub const INSIDE: u16 = 1;
