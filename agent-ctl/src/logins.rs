@@ -42,7 +42,7 @@ pub struct Login {
 }
 
 impl Logins {
-    /// Those of the user; none where there is no file.
+    /// The user's logins; none if there is no file.
     ///
     /// # Errors
     /// When the file cannot be read, or others can read it.

@@ -123,7 +123,7 @@ pub(crate) fn secret() -> Result<String, AccessError> {
 }
 
 impl Sessions {
-    /// Those of the database.
+    /// Loads the sessions in the database.
     pub(super) fn read(database: &Connection) -> Result<Sessions, AccessError> {
         let mut rows = database.prepare("SELECT hash, id, created, used FROM sessions")?;
         let read = rows.query_map([], |row| {

@@ -114,7 +114,7 @@ pub struct KeptCaptures {
 }
 
 impl KeptCaptures {
-    /// Those of a directory.
+    /// Creates it for a directory.
     pub fn new(
         (dir, bounds): (PathBuf, Bounds),
         clock: Clock,

@@ -52,7 +52,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of results that have so much memory together.
+    /// Bounds for results that may use this much memory together.
     pub fn of(memory_bytes: usize) -> Bounds {
         Bounds {
             memory_bytes,

@@ -133,7 +133,7 @@ impl NamedBy {
 }
 
 impl Nameless {
-    /// Takes in frames that are new; false when those were all.
+    /// Adds new frames; false if these were all.
     fn take_in(&mut self, dict: &Dictionary) -> bool {
         let end = dict.frames.len().min(self.frames + SLICE);
         for id in self.frames..end {

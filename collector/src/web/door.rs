@@ -30,7 +30,7 @@ pub struct Proxy {
 
 /// See the file.
 pub struct Door {
-    /// Those with tokens.
+    /// Users with tokens.
     pub people: Arc<People>,
     /// A proxy in front.
     pub proxy: Option<Proxy>,

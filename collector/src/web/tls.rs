@@ -49,7 +49,7 @@ impl Certificates {
         }
     }
 
-    /// Those of the fleet's authority.
+    /// Certificates signed by the fleet's authority.
     pub fn signed(fleet: Arc<Fleet>, names: Vec<String>) -> Certificates {
         Certificates::Signed {
             fleet,

@@ -66,7 +66,7 @@ pub(super) struct Timed {
 struct RowSplit {
     /// By the time of the sample, in order.
     by_time: Vec<(MonotonicTime, u32)>,
-    /// Those without a time.
+    /// Samples without a time.
     untimed: u32,
 }
 

@@ -52,7 +52,7 @@ pub struct CaptureCounts {
     pub cpu_ns: AtomicU64,
 }
 
-/// One that runs.
+/// A running capture.
 pub(super) struct Running {
     pub id: CaptureId,
     pub cancelled: AtomicBool,

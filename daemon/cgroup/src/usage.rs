@@ -109,7 +109,7 @@ pub struct UsageStats {
     pub reads: u64,
     /// Cgroups that had samples in a window and no reading.
     pub unmeasured: u64,
-    /// Those of the unmeasured cgroups that were left out at a bound on readings.
+    /// Unmeasured cgroups that were left out because of a bound on readings.
     pub over_bound: u64,
     /// Cgroups with a last reading that was dropped because there were too many.
     pub evicted: u64,

@@ -47,7 +47,7 @@ pub enum Notice {
     Named(MonotonicTime),
     /// Samples are to be named: these processes are to be up to date.
     Refresh {
-        /// Those with samples.
+        /// Processes with samples.
         wanted: Vec<SymbolRequest>,
         /// No sample before this will be asked for.
         named_until: MonotonicTime,

@@ -27,13 +27,13 @@ const GENERATION: Duration = Duration::from_secs(60);
 pub struct StackCounts {
     /// Samples.
     pub samples: u64,
-    /// Those with a complete stack.
+    /// Samples with a complete stack.
     pub complete: u64,
-    /// Those with an incomplete stack that ends at a frame in generated code.
+    /// Samples with an incomplete stack that ends at a frame in generated code.
     pub cut: u64,
     /// Frames in generated code, by samples.
     pub frames: u64,
-    /// Those with a name.
+    /// Frames with a name.
     pub named: u64,
     /// The reason of most others.
     pub reason: Unnamed,

@@ -131,7 +131,7 @@ impl Copied {
 /// Which of the waiting samples to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeldSelection {
-    /// Those with a file that may have been read.
+    /// Samples with a file that may have been read.
     Ready,
     /// Samples of a process that executes another program, for the last time.
     Of(Pid),

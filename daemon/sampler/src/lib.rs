@@ -476,7 +476,7 @@ impl Sampler {
         }
     }
 
-    /// Has rings closed that were asked to stop.
+    /// Hands over rings to be closed.
     fn retire(&mut self, rings: Retired) {
         self.closing.push_back(rings);
         self.close_rings();

@@ -260,7 +260,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those of the first `len` bytes of a file.
+    /// Reads the records in the first `len` bytes of a file.
     ///
     /// # Errors
     /// [`ReadError`].

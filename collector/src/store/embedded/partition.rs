@@ -85,7 +85,7 @@ impl Mem {
 pub struct Hosts {
     /// State by boot of a host, without what only the file has.
     pub states: HashMap<HostKey, HostState>,
-    /// Those of the file are there as well.
+    /// Whether the hosts of the file are included.
     with_stored: bool,
 }
 

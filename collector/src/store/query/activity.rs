@@ -36,7 +36,7 @@ pub struct HostActivity {
 /// Activity of hosts, by boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetActivity {
-    /// Those with windows in the range, and those that are missing there.
+    /// Hosts with windows in the range, and hosts that are missing there.
     pub hosts: HashMap<HostKey, HostActivity>,
 }
 

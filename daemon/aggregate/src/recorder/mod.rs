@@ -144,7 +144,7 @@ pub struct RecorderStats {
     pub newest: Option<MonotonicTime>,
     /// Closed windows.
     pub windows: usize,
-    /// Those of them that were merged from several.
+    /// Windows among these that were merged from several.
     pub downsampled_windows: usize,
     /// Rows of all windows and parts.
     pub rows: u64,

@@ -56,8 +56,8 @@ impl Registers {
         registers
     }
 
-    /// Those of some registers that are as the sample has them; the stack pointer and the
-    /// instruction pointer apart.
+    /// The registers in `mask` that have the same value as in the sample, without the stack pointer
+    /// and the instruction pointer.
     fn original_of(&self, mask: RegisterSet) -> RegisterSet {
         self.original & mask & !PLACE
     }

@@ -249,7 +249,7 @@ pub struct ProcessTable {
     files: FileTable,
     /// Pids with an ended main thread, swept at the end of a batch.
     ended: Vec<Pid>,
-    /// Those of which only the name is kept, and when they ended.
+    /// Processes of which only the name is kept, and when they ended.
     exiting: VecDeque<(ProcessId, Pid, MonotonicTime)>,
     /// The address space of all of them.
     nothing: Rc<AddressSpace>,

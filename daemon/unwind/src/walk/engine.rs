@@ -47,9 +47,9 @@ pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 pub struct CopyCounts {
     /// Samples with a copy.
     pub samples: u64,
-    /// Those with a stack that is cut because the copy ends.
+    /// Samples with a stack that is cut because the copy ends.
     pub cut: u64,
-    /// Those that used so much of it, or all; by [`COPIES`].
+    /// Samples that used this much of the copy, or all of it; by [`COPIES`].
     pub beyond: [u64; COPIES.len()],
 }
 

@@ -53,7 +53,7 @@ pub struct KnownCallersCounts {
     pub functions: u64,
     /// Threads compared with what was known by then from other processes.
     pub checked: u64,
-    /// Those that had other callers.
+    /// Threads that had other callers.
     pub wrong: u64,
     /// Stacks completed.
     pub completed: u64,

@@ -113,7 +113,7 @@ pub struct ModuleCounts {
     pub over_budget: u64,
     /// Modules dropped to stay under the bound.
     pub evicted: u64,
-    /// Those of them that were in use: the bound is too small for what runs.
+    /// Dropped modules that were in use: the bound is too small for what runs.
     pub evicted_in_use: u64,
     /// Modules turned away because all that was held was in use, and for a short time only.
     pub crowded_out: u64,

@@ -50,7 +50,7 @@ pub struct RecallCounts {
     pub alike: u64,
     /// Estimates that a large copy of the same wait checked.
     pub checked: u64,
-    /// Those of the checked estimates that were wrong.
+    /// Checked estimates that were wrong.
     pub wrong: u64,
     /// Walks forgotten because there was no room.
     pub forgotten: u64,

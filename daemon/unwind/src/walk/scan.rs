@@ -53,7 +53,7 @@ pub struct ScanCounts {
     pub known: u64,
     /// Results compared with a known caller.
     pub checked: u64,
-    /// Those that were another.
+    /// Scans that found another caller.
     pub wrong: u64,
 }
 

@@ -22,9 +22,9 @@ pub struct Agreement {
     pub described: u64,
     /// Instructions that also have a derived row.
     pub derived: u64,
-    /// Those with rows that find the same return address.
+    /// Instructions with rows that find the same return address.
     pub right: u64,
-    /// Those with rows that find another one.
+    /// Instructions with rows that find another one.
     pub wrong: u64,
     /// Rows that are right except for the place of the caller's frame pointer.
     pub wrong_frame_pointer: u64,
