@@ -1,4 +1,4 @@
-//! Lists the files of the built page, so that the program carries them.
+//! Lists the files of the built page, so that they are embedded in the program.
 
 use std::error::Error;
 use std::fmt::Write;

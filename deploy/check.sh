@@ -1,8 +1,8 @@
 #!/bin/sh
 # Checks what is in deploy/ as far as the tools of this machine allow, and the scripts of the
-# repository. Prints one line a check: ok, skip (something that can be had is missing), cannot
-# (Debian does not have it) or FAIL. Exits 1 when any failed; with FLEETPROF_SKIP_FAILS=1 a skip is a
-# failure. Needs no container engine.
+# repository. Prints one line per check: ok, skip (something that can be installed is missing),
+# cannot (Debian does not have it) or FAIL. Exits with 1 if any check failed; with
+# FLEETPROF_SKIP_FAILS=1 a skip is a failure. Needs no container engine.
 # shellcheck disable=SC2317  # functions run through check() look unreachable to it
 set -u
 cd "$(dirname "$0")" || exit 1

@@ -1,7 +1,6 @@
-//! A fake agent to look at the command with:
-//! `cargo run -p agent-ctl --example fake-agent -- SOCKET`, or with `HOST:PORT` in place of the
-//! socket a fake collector. They sample and store nothing; what they tell is made up. Ends with
-//! Ctrl-C.
+//! A fake agent for trying out the command: `cargo run -p agent-ctl --example fake-agent --
+//! SOCKET`. With `HOST:PORT` in place of the socket it is a fake collector. They sample and store
+//! nothing, and their data is made up. Ends with Ctrl-C.
 
 use std::path::Path;
 use testkit::fake::{agent, collector};

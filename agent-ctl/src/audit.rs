@@ -1,4 +1,4 @@
-//! `agent-ctl audit`: what was done at a collector, and by whom.
+//! `agent-ctl audit`: shows what was done at a collector, and by whom.
 
 use crate::collector::Collector;
 use crate::connection;

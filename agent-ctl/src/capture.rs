@@ -1,9 +1,9 @@
 //! `agent-ctl capture`: records a new profile, by any event and at any rate, on one host or through
 //! a collector on many (`record.rs`).
 //!
-//! Progress stands on one line of a terminal and nowhere else; what it cost and what its reader
-//! must know follows on standard error. Ctrl-C ends the capture with what there is; a second one
-//! leaves it.
+//! Progress is shown only on a terminal, in one line. Afterwards the cost and notices for the
+//! reader are printed on standard error. Ctrl-C ends the capture and keeps what there is; a second
+//! Ctrl-C abandons it.
 
 use crate::delivery::Rendering;
 use crate::exit::{self, fail};

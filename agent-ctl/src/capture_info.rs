@@ -1,4 +1,4 @@
-//! What is known of a capture in words: its event, its state, what it is of; and all of it as JSON.
+//! Describes a capture in words: its event, its state, its target; and all of it as JSON.
 
 use crate::select;
 use crate::when::rfc3339;

@@ -1,5 +1,5 @@
-//! `agent-ctl captures`: the captures that run on a host, or over a fleet, and those that ended;
-//! the end of one, and the profiles that a collector keeps.
+//! `agent-ctl captures`: lists the running and past captures of a host or a fleet, ends one, and
+//! gets or deletes those that a collector stores.
 
 use crate::capture_info::{Json, event, state_word, target};
 use crate::client::Client;

@@ -1,4 +1,4 @@
-//! `agent-ctl cgroups`: the tree of cgroups with their CPU time.
+//! `agent-ctl cgroups`: shows the tree of cgroups with their CPU time.
 
 use crate::collector::Samples;
 use crate::fleet::{self, Fleet};
@@ -120,7 +120,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     Ok(code)
 }
 
-/// Which samples of a fleet. An agent's tree is of the whole host.
+/// Selects the samples of a fleet. An agent's tree always covers the complete host.
 fn samples(args: &Args, peer: &Peer) -> Result<Samples> {
     let mut samples = Samples::default();
     samples.matchers.extend(args.hosts.matchers());
@@ -166,8 +166,8 @@ fn table(answer: &Tree, args: &Args) -> Table {
     table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
 }
 
-/// Who the container is: its runtime, its pod, and its name, or the start of its id where that is
-/// all there is.
+/// Describes the container: its runtime, its pod, and its name, or the start of its id if nothing
+/// else is known.
 fn container(cgroup: &Cgroup) -> String {
     let id = match cgroup.container.char_indices().nth(12) {
         Some((at, _)) => &cgroup.container[..at],
@@ -186,7 +186,7 @@ fn container(cgroup: &Cgroup) -> String {
     known.join(" ")
 }
 
-/// What the kernel accounts for a cgroup, next to what was taken.
+/// The kernel's accounting for a cgroup, compared with the samples taken.
 fn coverage(cgroup: &Cgroup) -> Coverage {
     Coverage {
         expected_ns: cgroup.expected_ns,
@@ -213,8 +213,8 @@ fn flat(answer: &Tree, sort: Sort) -> Vec<(String, &Cgroup)> {
         .collect()
 }
 
-/// Rows in tree order with names drawn as branches. A cgroup whose parent is not listed hangs on
-/// its nearest listed ancestor, or stands at the top.
+/// Rows in tree order with names drawn as branches. If a cgroup's parent is not listed, it is
+/// placed under its nearest listed ancestor, or at the top.
 fn tree<'a>(answer: &'a Tree, args: &Args) -> Vec<(String, &'a Cgroup)> {
     let by_path: HashMap<&str, &Cgroup> = answer
         .cgroups

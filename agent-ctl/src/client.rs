@@ -1,4 +1,4 @@
-//! What an agent is asked.
+//! Calls to an agent.
 
 use crate::connection::{self, Route, Transport};
 use crate::exit;

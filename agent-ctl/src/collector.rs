@@ -1,4 +1,4 @@
-//! What a collector is asked.
+//! Calls to a collector.
 
 use crate::connection::{self, Route, Transport};
 use crate::fleet::Fleet;
@@ -79,8 +79,8 @@ impl Collector {
         self.route.answer("get status", call).await
     }
 
-    /// What an answer is made of. The time it covers is what was asked for: that from before
-    /// anything was kept is no part of it, nor that after the newest window.
+    /// The data behind an answer. The time it covers is the requested one, without the time before
+    /// the oldest and after the newest window.
     fn fleet(&self, what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
         Ok(Fleet::from_answer(what, quality)?.kept(self.kept))
     }

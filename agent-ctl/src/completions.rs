@@ -1,7 +1,7 @@
-//! `agent-ctl completions`: what a shell needs to complete the command line.
+//! `agent-ctl completions`: prints completion scripts for shells.
 //!
-//! The scripts know commands, options and the values that are the same everywhere. What runs on a
-//! host (units, containers, pins) they do not ask for.
+//! The scripts contain commands, options and fixed values. They do not ask a host for its units,
+//! containers or pins.
 
 use crate::{exit, terminal::Out};
 use anyhow::Result;

@@ -1,7 +1,8 @@
-//! `agent-ctl config`: check a file, show what is in force, have it read again.
+//! `agent-ctl config`: checks a file, shows the configuration in force, and has it read again.
 //!
-//! What a valid configuration is only the program knows that reads it, so `check` runs its own
-//! check and passes its words and its exit code on: `fleetprofd`, or `fleetprof-collector`.
+//! Only the program that reads a configuration knows whether it is valid, so `check` runs that
+//! program's own check, `fleetprofd` or `fleetprof-collector`, and passes on its output and exit
+//! code.
 
 use crate::client::Client;
 use crate::exit::{self, fail};
@@ -11,7 +12,7 @@ use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Whose configuration a file is.
+/// The program that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Daemon {
     /// fleetprofd
@@ -21,7 +22,7 @@ enum Daemon {
 }
 
 impl Daemon {
-    /// Whose a file is by its name.
+    /// The program that reads a file, guessed from its name.
     fn by_name(file: &Path) -> Daemon {
         let name = file.file_name().unwrap_or_default().to_string_lossy();
         match name.contains("collector") {

@@ -1,8 +1,8 @@
-//! Opens a connection and says what its errors mean, with one set of rules for agents and
-//! collectors: TLS, token, deadlines.
+//! Opens a connection and explains its errors, with the same rules for agents and collectors: TLS,
+//! token, deadlines.
 //!
-//! Every unary call and every wait for the next part of a query has the deadline of `--timeout`;
-//! live streams have none once they run. Text in errors of the other side is cleaned here.
+//! `--timeout` is the deadline of every unary call and of every wait for the next part of a query;
+//! live streams have none once they run. Text in errors from the other side is cleaned here.
 
 use crate::exit::{self, fail};
 use crate::logins::Login;
@@ -37,7 +37,7 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 /// Metadata of a refusal that does not last: seconds until it is worth trying again.
 const RETRY_AFTER: &str = "retry-after";
 
-/// What TLS says of a certificate that the pinned authority did not sign.
+/// TLS's error for a certificate that the pinned authority did not sign.
 const WRONG_AUTHORITY: &str = "UnknownIssuer";
 
 /// Adds the bearer token to every call.
@@ -187,7 +187,7 @@ impl Route {
         })
     }
 
-    /// What a refused call means for the person who made it.
+    /// Explains a rejected call to the user.
     pub fn refused(&self, what: &str, status: &Status) -> anyhow::Error {
         let Peer { kind, target, .. } = &self.peer;
         // A second line says what to do.
@@ -369,7 +369,7 @@ fn unreachable(peer: &Peer, why: &str) -> anyhow::Error {
     fail(exit::UNREACHABLE, message)
 }
 
-/// What an error of connecting means for somebody who does not know sockets.
+/// Explains a connection error to a user who does not know sockets.
 fn meaning(target: &Target, error: &std::io::Error) -> Option<&'static str> {
     match (target, error.kind()) {
         (Target::Unix(_), ErrorKind::NotFound) => {

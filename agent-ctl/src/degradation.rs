@@ -1,5 +1,5 @@
-//! What is degraded, as commands show it: problems that the agent, the collector or this machine
-//! has, with how bad they are and how to fix them.
+//! Shows degradations: problems of the agent, the collector or this machine, with their severity
+//! and the fix.
 
 use crate::terminal::Tone;
 use crate::when::rfc3339;

@@ -1,5 +1,5 @@
-//! What becomes of a capture: its file, the past in another next to it where the two do not add up,
-//! and what its reader must know.
+//! Delivers a capture: writes its file, writes the time before into a second file if the two cannot
+//! be added, and prints what the reader should know.
 
 use crate::exit;
 use crate::facts;
@@ -17,7 +17,7 @@ use proto::agent::{CaptureInfo, CaptureProgress, CaptureState};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// What came of a capture.
+/// Result of a capture.
 #[derive(Default)]
 pub struct Captured {
     /// The time before it.

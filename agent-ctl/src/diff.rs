@@ -1,4 +1,4 @@
-//! `agent-ctl diff`: what changed between two times, two selections or two files.
+//! `agent-ctl diff`: shows what changed between two times, two selections or two files.
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};
@@ -91,7 +91,7 @@ pub struct Args {
     json: bool,
 }
 
-/// What one side is taken from.
+/// Source of one side.
 enum Side {
     Range(Range),
     File(PathBuf),
@@ -129,7 +129,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let is_lost = |side: &Answer| loss::of_profile(&side.profile).is_some();
     let lost = is_lost(&before) || is_lost(&after);
     by_name_alone(&mut before.profile, &mut after.profile);
-    // One side may be so large that its collector tells it in a coarser unit.
+    // One side may be so large that its collector uses a coarser unit.
     profile::equalize(&mut before.profile, &mut after.profile);
     let asks = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
     let spread = match (&mut source, first_query, second_query) {
@@ -389,7 +389,7 @@ struct Comparison<'a> {
     spread: &'a Spread,
 }
 
-/// What the errors of changes are computed from.
+/// How the errors of changes are computed.
 #[derive(Clone, Copy, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum ErrorKind {

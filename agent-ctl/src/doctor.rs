@@ -1,7 +1,7 @@
-//! `agent-ctl doctor`: proves that samples arrive, names what is degraded, says how to fix it.
+//! `agent-ctl doctor`: proves that samples arrive, lists degradations and says how to fix them.
 //!
-//! The proof: this process burns CPU and looks itself up in the agent's answer. Works without an
-//! agent too: then it says how to start one and checks what the agent would need of this machine.
+//! As proof, this process burns CPU and looks itself up in the agent's answer. Without an agent the
+//! command says how to start one, and checks what the agent would need from this machine.
 
 use crate::client::Client;
 use crate::degradation::{Degradation, Finding, severity};
@@ -86,7 +86,7 @@ struct Row {
     sentence: &'static str,
 }
 
-/// What the burn showed.
+/// Result of burning CPU.
 #[derive(Serialize)]
 struct Proof {
     /// Whether samples are proven to arrive.
@@ -101,7 +101,7 @@ struct Proof {
     all_samples: u64,
 }
 
-/// What an agent that answers was found to do.
+/// Findings about an agent that answers.
 struct Examination {
     status: GetStatusResponse,
     proof: Proof,
@@ -325,7 +325,7 @@ fn burn_cpu(burn: Duration) -> Duration {
         }
     }
     match (cpu_before, cpu()) {
-        // A kernel without schedstat tells 0 always.
+        // A kernel without schedstat always reports 0.
         (Some(before), Some(after)) if after > before => Duration::from_nanos(after - before),
         _ => started.elapsed(),
     }
@@ -372,7 +372,7 @@ fn not_arriving(proof: &Proof) -> Finding {
     }
 }
 
-/// A collector that cannot be reached now. The agent itself tells when it has been for minutes.
+/// A collector that cannot be reached now. The agent itself reports it only after minutes.
 fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     let export = status.export.as_ref()?;
     let is_away = |found: &proto::agent::Degradation| found.id == "collector_away";
@@ -395,7 +395,7 @@ fn collector_away(status: &GetStatusResponse) -> Option<Finding> {
     })
 }
 
-/// What the agent says of itself, the worst first, and what its numbers say.
+/// The agent's own degradations, worst first, and conclusions from its numbers.
 fn findings(status: &GetStatusResponse) -> Vec<Finding> {
     let mut findings: Vec<Finding> = status
         .degradations
@@ -440,7 +440,7 @@ fn stack_ends(profile: &Profile) -> Vec<Row> {
     )
 }
 
-/// Samples whose leaf has no symbol, by reason, most first.
+/// Samples with a leaf without symbol, by reason, most first.
 fn unnamed_leaves(profile: &Profile) -> Vec<Row> {
     let reason = |key: &profile::SampleKey| {
         let leaf = profile.dict.stacks.node(key.stack).map(|(_, frame)| frame);

@@ -1,5 +1,5 @@
-//! `agent-ctl events`: what happened to a fleet and when: deploys that its collector found, and
-//! what people and pipelines note.
+//! `agent-ctl events`: lists and adds events of a fleet: deployments that its collector detected,
+//! and notes of people and pipelines.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};

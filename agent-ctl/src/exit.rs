@@ -1,4 +1,4 @@
-//! Exit codes, and which error has which.
+//! Exit codes, and which error leads to which.
 
 use std::error::Error;
 
@@ -45,11 +45,11 @@ Exit codes:
 pub struct Exit {
     /// One of the constants of this file.
     pub code: u8,
-    /// What failed, lowercase; a line that starts with [`REMEDY`] says what to do.
+    /// The error, in lowercase; a line that starts with [`REMEDY`] says what to do.
     pub message: String,
 }
 
-/// What stands before the remedy of an error, as of a degradation.
+/// Prefix of the remedy of an error or degradation.
 pub const REMEDY: &str = "fix: ";
 
 /// An error with this code. What is below the first line of `message` is the remedy.

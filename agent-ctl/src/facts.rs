@@ -1,4 +1,4 @@
-//! What an incident bundle says besides the profile: what was queried, where, and how the host
+//! The facts in an incident bundle besides the profile: what was queried, where, and how the host
 //! samples.
 
 use crate::capture_info;

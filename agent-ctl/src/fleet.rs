@@ -1,5 +1,5 @@
-//! What an answer of a collector is made of and what it misses: in a line for people, as JSON, and
-//! whether that makes it partial.
+//! Shows the data quality of a collector's answer, in a line for people and as JSON, and decides
+//! whether it makes the answer partial.
 
 use crate::terminal::clean;
 use crate::when::rfc3339;
@@ -12,7 +12,7 @@ use serde::Serialize;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What is said of an answer whose sums are cut.
+/// The warning for an answer with capped sums.
 const CAPPED: &str = "weights in this answer exceed 2^64 - 1 and were capped: totals are too small \
     and shares too large; use a shorter range or fewer hosts";
 
@@ -313,7 +313,7 @@ pub struct Json {
     unit: String,
     damaged: Vec<String>,
     weights_capped: bool,
-    /// Samples whose leaf the collector named, by where the name came from.
+    /// Samples with a leaf that the collector named, by the source of the name.
     named_later: BTreeMap<String, u64>,
     not_kept: Vec<String>,
     partial: bool,

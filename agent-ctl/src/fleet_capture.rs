@@ -1,5 +1,5 @@
-//! A capture on many hosts through their collector: who is asked, how far each is, and one profile
-//! in the end.
+//! A capture on many hosts through their collector: which hosts, the progress of each, and one
+//! profile at the end.
 
 mod board;
 pub mod get;
@@ -128,7 +128,7 @@ impl Fleet {
 
 /// Who is asked, and whether scripts are to read what each host did.
 pub struct Call<'a> {
-    /// How.
+    /// Connection to the collector.
     pub connection: &'a Connection,
     /// The collector.
     pub peer: &'a Peer,
@@ -371,7 +371,7 @@ impl Outcome {
         }
     }
 
-    /// What the reader of the profile must know: of the whole, and of hosts, each text once.
+    /// Notices for the reader of the profile, about the capture and about hosts, each text once.
     fn notices(&self) -> Vec<String> {
         let mut all = self.result.notices.clone();
         let mut of_hosts: Vec<(String, Vec<&str>)> = Vec::new();

@@ -1,4 +1,4 @@
-//! In which form a command prints: `--format`, and `--json` for the form that scripts want.
+//! The output format of a command: `--format`, and `--json` for scripts.
 
 /// Forms of answers that are no files.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]

@@ -1,5 +1,5 @@
-//! Labels by which samples are told apart: which of them `--group-by` may name, those that suit a
-//! format, and those that become root frames.
+//! Labels to group by: which of them `--group-by` accepts, which suit a format, and which become
+//! root frames.
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;
@@ -83,11 +83,11 @@ pub fn known(requested: &[String], names: &[String]) -> Result<()> {
 /// The labels to keep: what was asked for, or what suits the format.
 pub fn labels(requested: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
-        // A fleet has too many cgroups and threads for all of them to be told apart unasked.
+        // A fleet has too many cgroups and threads to keep all of them separate by default.
         Format::Pprof | Format::Json if peer.is_collector() => {
             &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
         }
-        // Their threads are told apart by these.
+        // These labels separate their threads.
         Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
         Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
         Format::Pprof | Format::Json => &[

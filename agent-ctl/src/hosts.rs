@@ -1,4 +1,4 @@
-//! `agent-ctl hosts`: every host a collector has heard of, and what is wrong with it.
+//! `agent-ctl hosts`: lists every host known to a collector, and what is wrong with it.
 
 use crate::collector::Collector;
 use crate::degradation::Degradation;
@@ -78,14 +78,14 @@ const SILENT_AFTER: Duration = Duration::from_secs(180);
 /// A clock that is wrong by less is not worth a word. Unit: nanoseconds.
 const CLOCK_AHEAD_NS: u64 = 1_000_000_000;
 
-/// What the collector calls it when a host is not heard of, and when its agent said that it stops.
+/// The collector's names for a silent host and for an agent that announced its stop.
 const SILENT: &str = "host_silent";
 const STOPPED: &str = "agent_stopped";
 
-/// What the collector finds out itself, in words that nobody else has.
+/// Names of problems that only the collector detects.
 const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 
-/// Characters of an id that tell hosts of one name apart.
+/// Characters of an id that distinguish hosts with the same name.
 const ID_CHARS: usize = 12;
 
 /// Runs the command.
@@ -162,8 +162,8 @@ impl Row {
         }
     }
 
-    /// Warnings, after what is seen here: the worst in full, of others that the agent tells of
-    /// itself the names. JSON has all sentences.
+    /// Warnings. They follow what the collector sees: the worst in full, and the names of others
+    /// that the agent reports. JSON has all sentences.
     fn warnings(&self) -> String {
         let mut all: Vec<&str> = match self.state {
             State::Alive => Vec::new(),
@@ -263,7 +263,7 @@ impl HostList {
             .flatten()
     }
 
-    /// What a host used on the mean over the range; `-`: not known, since no window of it came.
+    /// Mean usage of a host over the range; `-`: not known, because it sent no windows.
     fn used_by(&self, host: &Host) -> String {
         match host.windows {
             0 => "-".to_owned(),
@@ -445,7 +445,7 @@ fn pair<'a>((name, value): (&'a String, &'a String)) -> (&'a str, &'a str) {
 
 fn row(mut host: Host, clock: &Clock, gone_after: Duration) -> Row {
     let age_ns = clock.now_ns().saturating_sub(host.last_seen_unix_ns);
-    // Whole seconds: a heartbeat is no stop-watch.
+    // Full seconds: a heartbeat is no stop-watch.
     let age = Duration::from_secs(age_ns.max(0).unsigned_abs() / 1_000_000_000);
     let stopped = host.degradations.iter().any(|found| found.id == STOPPED);
     let state = match age {
@@ -497,7 +497,7 @@ fn merge(row: &mut Row, mut other: Row) {
     row.boots = row.boots.saturating_add(other.boots);
 }
 
-/// What waits on a host's disk, and what it gave up.
+/// Windows that wait on a host's disk, and those that it dropped.
 fn spool(facts: &HostFacts) -> String {
     let Some(spool) = &facts.spool else {
         return "-".to_owned();

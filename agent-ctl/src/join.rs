@@ -1,4 +1,4 @@
-//! `agent-ctl join` and `leave`: this host as a member of a fleet.
+//! `agent-ctl join` and `leave`: make this host a member of a fleet, or end its membership.
 
 use crate::client::Client;
 use crate::exit::{self, fail};
@@ -19,7 +19,7 @@ const INSTEAD: &str = "invite hosts with `agent-ctl hosts invite`";
 /// Longest invitation that is read. Unit: bytes.
 const INVITATION_BYTES_MAX: u64 = 4096;
 
-/// Has this host push to a collector of a fleet that invited it.
+/// Joins the fleet that invited this host: the agent uploads to its collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Run this as root on the host. The agent must run; it does not restart. The invitation comes from \
@@ -41,7 +41,7 @@ pub struct Args {
     form: Form,
 }
 
-/// Has this host push to its fleet no more.
+/// Leaves the fleet: the agent stops uploading.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Run this as root on the host. Windows that wait on the host's disk stay there, and go to the next \

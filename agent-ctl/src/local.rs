@@ -1,4 +1,4 @@
-//! What this machine lets a profiler do, read without an agent: sysctls, cgroup mounts, /proc.
+//! What this machine allows a profiler to do, read without an agent: sysctls, cgroup mounts, /proc.
 
 use crate::degradation::Finding;
 use proto::agent::Severity;

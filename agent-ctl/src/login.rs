@@ -1,4 +1,4 @@
-//! `agent-ctl login`, `logout` and `whoami`: somebody as a person at a collector.
+//! `agent-ctl login`, `logout` and `whoami`: the user's identity at a collector.
 
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};

@@ -1,9 +1,9 @@
-//! The collectors that somebody has logged in to: where they are, and the token for each, in
-//! `fleetprof/logins.json` of the user's configuration.
+//! The collectors to which the user has logged in: their address and the token for each, in
+//! `fleetprof/logins.json` in the user's configuration directory.
 //!
-//! A token holds the hash of the key of the fleet's authority, so nothing else is needed to know
-//! that the right collector answers. The file is its owner's alone; one that others can read is
-//! refused, as `ssh` does.
+//! A token contains the hash of the key of the fleet's authority, so the right collector is
+//! recognized without anything else. The file must be readable only by its owner; otherwise it is
+//! rejected, as `ssh` does.
 
 use crate::exit::{self, fail};
 use anyhow::{Context, Result};
@@ -42,7 +42,7 @@ pub struct Login {
 }
 
 impl Logins {
-    /// Those of the user; none where there is no file.
+    /// The user's logins; none if there is no file.
     ///
     /// # Errors
     /// When the file cannot be read, or others can read it.
@@ -104,7 +104,7 @@ impl Logins {
             .mode(0o700)
             .create(dir)
             .with_context(failed)?;
-        // Made for its owner alone, and there as a whole or not at all.
+        // Only its owner can read it, and it is written atomically.
         let mut file = tempfile::NamedTempFile::new_in(dir).with_context(failed)?;
         let mut text = serde_json::to_vec_pretty(self).with_context(failed)?;
         text.push(b'\n');
@@ -120,7 +120,7 @@ impl Logins {
         self.collectors.get(name)
     }
 
-    /// The collector of an address, whose host may be the name of a login.
+    /// The collector with this address; its host may be the name of a login.
     pub fn named(&self, address: &str) -> Option<&Login> {
         let of_name = |login: &String| address == format!("{login}:{COLLECTOR_PORT}");
         let named = self.collectors.iter().find(|(name, _)| of_name(name));

@@ -1,4 +1,4 @@
-//! How a profile looks where it is drawn: what widths stand for, and its heading.
+//! How a profile is drawn: the meaning of widths, and the heading.
 
 use profile::Info;
 use profile::unit::is_time;
@@ -19,13 +19,13 @@ pub struct Look {
     /// Title of the flame graph [default: derived from the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
-    /// Functions are told apart by source line.
+    /// Functions with different source lines are separate.
     #[arg(skip)]
     pub lines: bool,
 }
 
 impl Look {
-    /// What widths stand for in a profile of this kind.
+    /// The meaning of widths in a profile of this kind.
     pub fn measure(&self, info: &Info) -> MeasureBy {
         // A wait of a second and one of a microsecond are one sample each; a sample of an event by
         // rate stands for as many as there were.

@@ -1,4 +1,4 @@
-//! Whether most of an answer is missing, so that nobody takes what is left, or `[lost]`, for a
+//! Detects whether most of an answer is missing, so that nobody takes the rest, or `[lost]`, for a
 //! finding.
 
 use crate::units;

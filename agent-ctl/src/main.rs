@@ -1,13 +1,13 @@
-//! `agent-ctl`: asks the agent of one host, or the collector of a fleet, over gRPC. This file runs
-//! the command and turns its result into an exit code; see `exit.rs` for the codes.
+//! `agent-ctl`: queries the agent of one host, or the collector of a fleet, over gRPC. This file
+//! runs the command and turns its result into an exit code; see `exit.rs` for the codes.
 #![forbid(unsafe_code)]
 #![deny(
     clippy::print_stderr,
     reason = "it panics where standard error takes nothing: `note!`"
 )]
 
-/// Prints a line to standard error. Where that takes nothing (a full disk, a reader that is gone)
-/// the exit code still tells.
+/// Prints a line to standard error. If that cannot be written (a full disk, a closed reader) the
+/// exit code still says what happened.
 macro_rules! note {
     ($($text:tt)*) => {
         $crate::terminal::note(format_args!($($text)*))
@@ -156,7 +156,7 @@ fn show(refused: &clap::Error) -> u8 {
     let printed = refused
         .print()
         .context("failed to write to standard output");
-    // Where errors cannot be printed either, the code still tells.
+    // If errors cannot be printed either, the exit code still says what happened.
     finish(printed.map(|()| code)).max(code)
 }
 

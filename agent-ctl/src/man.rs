@@ -1,4 +1,4 @@
-//! `agent-ctl man`: manual pages from the command line's own description.
+//! `agent-ctl man`: prints manual pages, generated from the definition of the command line.
 
 use crate::{exit, terminal::Out};
 use anyhow::{Context, Result};

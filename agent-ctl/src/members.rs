@@ -1,5 +1,5 @@
-//! `agent-ctl hosts invite`, `invitations`, `members` and `remove`: who may bring data to a
-//! collector.
+//! `agent-ctl hosts invite`, `invitations`, `members` and `remove`: manage which hosts may upload
+//! to a collector.
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
@@ -24,7 +24,7 @@ use std::time::Duration;
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Characters of a key's hash that tell keys apart for people.
+/// Characters of a key's hash that distinguish keys for people.
 const KEY_CHARS: usize = 16;
 
 /// What to do with the members of a fleet.

@@ -1,7 +1,7 @@
-//! Why an answer is empty: the time, the labels or the functions that were asked for.
+//! Explains why an answer is empty: because of the time, the labels or the functions.
 //!
-//! Asked only when there is nothing to show. Stacks are folded to one frame on the other side, so
-//! the answers are a few rows, however long the range is.
+//! It queries only if there is nothing to show. The server folds stacks to one frame, so the
+//! answers have a few rows, however long the range is.
 
 use crate::collector::Samples;
 use crate::select::symbol;

@@ -1,8 +1,8 @@
-//! Numbers as people write them on the command line, refused in words that say what is expected.
+//! Parses numbers on the command line, with errors that say what is expected.
 
 use crate::units;
 
-/// Reads a whole number from `least` to `most`.
+/// Parses an integer from `least` to `most`.
 pub fn within<T>(
     least: u64,
     most: u64,

@@ -1,4 +1,4 @@
-//! Where a profile goes and in which format: the options that say it, and the writing of the file.
+//! The destination and format of a profile: the options for them, and writing the file.
 
 use crate::exit::{self, fail};
 use crate::look::Look;
@@ -78,8 +78,8 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
 const ENDINGS: &str = ".folded .pb.gz .speedscope.json .svg .html .json .firefox.json .perf.txt \
                        .bundle.html";
 
-/// The format that a file's name asks for, as `of_path` reads it; `None` for standard output, a
-/// device or a pipe, whose names say nothing.
+/// The format that a file's name implies, as `of_path` reads it; `None` for standard output, a
+/// device or a pipe, with names that imply nothing.
 ///
 /// # Errors
 /// When the name has none of the `endings`.
@@ -123,7 +123,7 @@ fn is_special(output: &Path) -> bool {
     found.is_ok_and(|found| !found.is_file() && !found.is_dir())
 }
 
-/// Writes to standard output, or to a file that appears whole or not at all.
+/// Writes to standard output, or to a file that is written atomically.
 ///
 /// # Errors
 /// When it cannot be written.

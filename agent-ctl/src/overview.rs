@@ -1,4 +1,4 @@
-//! `agent-ctl overview`: what changed on a fleet, where, since when, and how sure that is.
+//! `agent-ctl overview`: shows what changed in a fleet, where, since when, and how certain that is.
 
 use crate::collector::{Collector, Samples};
 use crate::exit::{self, fail};

@@ -1,4 +1,5 @@
-//! `agent-ctl page`: a link that opens the page of a collector as who has logged in here.
+//! `agent-ctl page`: prints a link that opens a collector's page, logged in as the user of this
+//! command.
 
 use crate::connection;
 use crate::exit;

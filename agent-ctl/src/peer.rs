@@ -1,4 +1,4 @@
-//! Who is asked: the agent of one host, or the collector of a fleet.
+//! Chooses the server: the agent of one host, or the collector of a fleet.
 
 use crate::exit::{self, fail};
 use crate::logins::{Login, Logins};
@@ -325,7 +325,7 @@ fn is_absent(target: &Target) -> bool {
     }
 }
 
-/// Who is meant by where the addresses come from.
+/// Chooses between agent and collector by where their addresses come from.
 fn choose(agent: AddressSource, collector: AddressSource) -> Result<Kind> {
     match (agent, collector) {
         (_, AddressSource::CommandLine) => Ok(Kind::Collector),

@@ -1,5 +1,5 @@
 //! `agent-ctl pins`: lists the minutes that triggers pinned, and gets their profiles, from one
-//! agent or from all that a collector keeps.
+//! agent or from all pins stored by a collector.
 
 use crate::client::Client;
 use crate::collector::Collector;
@@ -110,7 +110,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
 }
 
-/// What a pin is called: the same at its agent and at every collector.
+/// Name of a pin, which is the same at its agent and at every collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Name {
     /// Name or id; `None`: whoever is asked has one such pin.
@@ -328,7 +328,7 @@ async fn find(source: &mut PinSource, name: &Name) -> Result<StoredPin> {
     };
     let (pins, left_out) = source.pins(host, "").await?;
     let mut found: Vec<StoredPin> = pins.into_iter().filter(|pin| pin.is_called(name)).collect();
-    // Two hosts may share a name: it is their ids that tell them apart.
+    // Two hosts may share a name: only their ids distinguish them.
     let ids: BTreeSet<_> = found.iter().map(|pin| pin.host_id.clone()).collect();
     let names: BTreeSet<_> = found.iter().map(|pin| pin.name().to_string()).collect();
     let hosts: Vec<String> = match names.len() == ids.len() {

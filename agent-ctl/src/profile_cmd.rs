@@ -1,5 +1,6 @@
-//! `agent-ctl profile`: a profile of a time in the recorder, in a file or on standard output. With
-//! `--lines` it is recorded from now on: windows of the past hold no instruction addresses.
+//! `agent-ctl profile`: writes a profile of a time range in the recorder to a file or standard
+//! output. With `--lines` it records from now on, because past windows have no instruction
+//! addresses.
 
 use crate::collector::Samples;
 use crate::delivery::Rendering;

@@ -1,5 +1,5 @@
-//! Recording from now on, for the commands that do: how it is sampled, the capture on one host, and
-//! how it goes. `fleet_capture.rs` has the capture on many.
+//! Records from now on, for the commands that need it: the sampling options, the capture on one
+//! host, and its progress. `fleet_capture.rs` captures on many.
 
 use crate::capture_info;
 use crate::client::{CaptureStream, Client};
@@ -166,7 +166,7 @@ impl Sampling {
     }
 }
 
-/// Who asks, as far as the environment tells; the agent knows the user id by itself.
+/// The user's name, as far as the environment has it; the agent knows the user id by itself.
 fn who() -> String {
     let named = ["SUDO_USER", "USER", "LOGNAME"];
     let mut found = named.iter().filter_map(|name| std::env::var(name).ok());
@@ -187,7 +187,7 @@ pub struct Recording {
     pub labels: Labels,
     /// What becomes of their frames.
     pub frames: Frames,
-    /// Labels to tell samples apart by, as they were given.
+    /// Labels to group by, as given.
     pub group_by: Vec<String>,
     /// How it is written.
     pub rendering: Rendering,

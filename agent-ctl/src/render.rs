@@ -1,4 +1,4 @@
-//! The one place that calls the profile crate's writers and readers.
+//! The only place that calls the profile crate's writers and readers.
 
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;

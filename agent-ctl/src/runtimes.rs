@@ -1,5 +1,5 @@
-//! What an agent says of generated code: a line for `status`, a table and advice for `doctor`, all
-//! as JSON.
+//! Shows an agent's report on generated code: a line for `status`, a table and advice for `doctor`,
+//! everything as JSON.
 
 use crate::degradation::Finding;
 use crate::terminal::{Out, Table, clean};
@@ -141,7 +141,7 @@ pub fn table(out: &Out, runtimes: &[RuntimeStatus]) -> String {
     format!("{}{more}", table.show(out))
 }
 
-/// What the agent advises, each piece once for all the processes it is for.
+/// The agent's advice, each piece once for all processes that it concerns.
 pub fn findings(runtimes: &[RuntimeStatus]) -> Vec<Finding> {
     // In the order in which they come: of the process with the most samples first.
     let mut groups: Vec<(&str, &str, Vec<&RuntimeStatus>)> = Vec::new();

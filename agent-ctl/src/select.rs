@@ -1,4 +1,4 @@
-//! The options that choose time and samples, and what they become on the wire.
+//! The options that select time and samples, and their conversion to requests.
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;
@@ -88,7 +88,7 @@ pub struct Hosts {
     pub service: Vec<String>,
 }
 
-/// Label by which services are told apart, where the configuration of agents gives it.
+/// Label that names services, if the configuration of agents sets it.
 pub const SERVICE: &str = "service";
 
 impl Hosts {

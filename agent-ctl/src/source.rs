@@ -1,5 +1,5 @@
-//! Where answers come from: commands ask an agent and a collector the same questions through
-//! [`Source`], and get the same answers, with what a fleet adds to them.
+//! The source of answers: through [`Source`], commands send the same queries to an agent or a
+//! collector and get the same answers, plus what a fleet adds.
 
 use crate::client::Client;
 use crate::collector::{Collector, Samples};
@@ -23,7 +23,7 @@ pub enum Source {
 /// What profile is asked for.
 #[derive(Clone, Debug)]
 pub struct Question {
-    /// When.
+    /// The range of time.
     pub range: Range,
     /// Which samples.
     pub samples: Samples,

@@ -1,5 +1,5 @@
-//! How sure the changes of a comparison are, as a collector judges them: by how much shares move
-//! between parts of the ranges, which sampling alone says nothing of.
+//! How certain the changes in a comparison are, as judged by a collector: by how much shares vary
+//! between parts of the ranges, about which sampling alone says nothing.
 
 use crate::collector::Samples;
 use crate::source::Source;

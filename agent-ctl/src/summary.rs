@@ -152,8 +152,8 @@ fn time(info: &Info, clock: &Clock) -> String {
 /// few minutes is not worth one.
 const WIDER_PART: i64 = 10;
 
-/// `asked 500 ms, complete windows: 5 s`, where an answer is of more time than was asked for: it is
-/// made of whole windows.
+/// `asked 500 ms, complete windows: 5 s`, if an answer covers more time than requested, because it
+/// consists of complete windows.
 pub fn widened(asked: Range, (start_ns, end_ns): (i64, i64), clock: &Clock) -> Option<String> {
     let until_ns = match asked.end_ns {
         0 => clock.now_ns(),
@@ -255,7 +255,7 @@ pub fn missing(quality: &Quality) -> String {
         parts.push(format!("folded into [other] {}", share(folded)));
     }
     if reduced > 0 {
-        // It is counted for the whole host, whatever was selected of it.
+        // It is counted for the complete host, whatever was selected.
         parts.push(match reduced > taken {
             true => format!(
                 "{} of the host's taken at reduced quality (CPU budget)",

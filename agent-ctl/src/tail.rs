@@ -1,4 +1,4 @@
-//! `agent-ctl tail`: a line for each window as it closes.
+//! `agent-ctl tail`: prints a line for each window as it closes.
 
 use crate::client::Client;
 use crate::form::Form;

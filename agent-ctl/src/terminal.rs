@@ -1,8 +1,8 @@
-//! The edge to the terminal: escaping of text from outside, colour, tables, standard output.
+//! Output to the terminal: escaping of text from outside, colour, tables, standard output.
 //!
-//! Names of tasks, cgroups and functions are chosen by whoever runs something on the machine.
-//! [`clean`] is the one function that makes them fit for a terminal; everything printed as text
-//! goes through it. JSON goes through [`json`], which escapes the same characters in JSON's way.
+//! Anybody who runs something on the machine chooses names of tasks, cgroups and functions. Only
+//! [`clean`] makes them safe for a terminal, and everything printed as text goes through it. JSON
+//! goes through [`json`], which escapes the same characters in JSON's way.
 
 use anyhow::Context;
 use std::borrow::Cow;
@@ -502,7 +502,7 @@ mod tests {
             wrapped(text, 41, 2),
             "0 lost (0.0 %), truncated 72.5 %,\n  unnamed 0.1 %"
         );
-        // What has no space stays whole; colours take no room.
+        // A word without spaces is not broken; colours take no room.
         let long = "x".repeat(50);
         assert_eq!(wrapped(&long, 40, 2), long);
         assert_eq!(wrapped(&format!("{long} y"), 40, 2), format!("{long}\n  y"));

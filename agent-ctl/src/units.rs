@@ -1,4 +1,4 @@
-//! Numbers as people read them.
+//! Formats numbers for people.
 
 pub use profile::text::grouped as count;
 use std::time::Duration;
@@ -48,7 +48,7 @@ pub fn duration(duration: Duration) -> String {
     }
 }
 
-/// `12.3 %`; the empty whole has no share.
+/// `12.3 %`; `-` if the total is 0.
 pub fn percent(part: u64, total: u64) -> String {
     if total == 0 {
         "-".to_owned()
@@ -57,7 +57,7 @@ pub fn percent(part: u64, total: u64) -> String {
     }
 }
 
-/// `part` of `total`; 0 of an empty whole.
+/// `part` of `total`; 0 if the total is 0.
 pub fn share(part: u64, total: u64) -> f64 {
     if total == 0 {
         0.0

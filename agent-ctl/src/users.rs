@@ -1,4 +1,4 @@
-//! `agent-ctl users`: who may ask a collector, and what they may do.
+//! `agent-ctl users`: manages who may use a collector, and what they may do.
 
 use crate::connection::{self, Route, Transport};
 use crate::form::Form;
@@ -19,7 +19,7 @@ use std::time::Duration;
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// What stands before the name of somebody for whom a provider of identities vouched.
+/// Prefix of the name of somebody who logged in through an identity provider.
 const SIGNED_IN: &str = "oidc:";
 
 /// Shows and changes who may ask a collector.

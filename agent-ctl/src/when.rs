@@ -1,12 +1,12 @@
-//! Times and durations as people write them, and the only place that reads the wall clock.
+//! Parses and prints times and durations, and is the only place that reads the wall clock.
 //!
 //! A time is `now`, `5m` or `-5m` (ago), `14:03` (the last time it was), `2026-11-21`,
 //! `2026-11-21T14:03[:05]` in local time or with `Z` or an offset, or Unix seconds (`@1763733780`
 //! or bare). A range is `A..B` with either side left out. A time of day that ends a range is the
 //! first one after its start; an end in the future is now.
 //!
-//! What is printed carries the offset of its zone. A file may count its times from the start of a
-//! machine or a program: those are printed as seconds, since they have no date.
+//! Printed times have the offset of their zone. A file may count its times from the start of a
+//! machine or a program: those are printed as seconds, because they have no date.
 
 use jiff::civil::{Date, DateTime, Time};
 use jiff::tz::{AmbiguousOffset, TimeZone};
@@ -47,7 +47,7 @@ pub enum WhenError {
     },
 }
 
-/// What relative times and times of day are counted from.
+/// The reference for relative times and times of day.
 #[derive(Clone, Debug)]
 pub struct Clock {
     now: Timestamp,

@@ -425,7 +425,7 @@ fn config_is_shown_and_reloaded() {
 
 #[test]
 fn config_check_passes_the_daemon_on() {
-    // A stand-in for the daemon beside a copy of the command.
+    // A stand-in for the daemon next to a copy of the command.
     let dir = tempfile::tempdir().unwrap();
     let here = dir.path().join("agent-ctl");
     install(env!("CARGO_BIN_EXE_agent-ctl"), &here);

@@ -1,8 +1,8 @@
-//! Files of every format, opened by the programs that people open them with: `go tool pprof`,
-//! speedscope, a browser.
+//! Opens files of every format in the programs that people use: `go tool pprof`, speedscope, a
+//! browser.
 //!
-//! One recording, half of whose names are hostile, goes through `agent-ctl import` to every format;
-//! what a reader shows of it is held against the JSON. What is looked at in the browser stands in
+//! One recording with many hostile names goes through `agent-ctl import` to every format; what a
+//! reader shows is compared with the JSON. The checks in the browser are in
 //! `collector/ui/tests/e2e/readers.test.ts`.
 #![expect(
     clippy::unwrap_used,

@@ -356,7 +356,7 @@ fn profilers(report: &Report) -> Table {
         "samples",
         "lost",
         "CPU-s",
-        "CPU-s/10k with start",
+        "CPU-s per 10k samples, with start",
         "steady",
         "wake-ups/s",
         "RSS peak, MiB",
@@ -428,7 +428,13 @@ fn aims(report: &Report) -> Table {
             ]);
         };
         let (cost, rss) = (daemon.steady_cpu_s_per_10k, daemon.rss_mib);
-        row("CPU, steady", "CPU-s/10k", cost, AIM_CPU_S_PER_10K[mode], 3);
+        row(
+            "CPU, steady",
+            "CPU-s per 10k samples",
+            cost,
+            AIM_CPU_S_PER_10K[mode],
+            3,
+        );
         row(
             "wake-ups, all threads",
             "/s",
@@ -455,7 +461,7 @@ fn details(report: &Report) -> Table {
         .flat_map(|daemon| daemon.steady_cpu_s_per_10k_by_thread.keys())
         .collect();
     for thread in threads {
-        row(&format!("{thread}, CPU-s/10k"), &|daemon| {
+        row(&format!("{thread}, CPU-s per 10k samples"), &|daemon| {
             number(
                 daemon.steady_cpu_s_per_10k_by_thread.get(thread).copied(),
                 4,

@@ -1,9 +1,9 @@
-//! What a day of a fleet costs as it gets older: the fleet's profile over 24 h from minutes and
-//! from hours, the size of each level, and the CPU that putting in order takes.
+//! Measures what a day of a fleet costs as it ages: the fleet's profile over 24 h from minutes and
+//! from hours, the size of each level, and the CPU for maintenance.
 //!
 //! `cargo run --release -p fleetprof-collector --example aged_figures [HOSTS [HOURS]]`, 5 hosts and
-//! 24 hours without arguments. CPU is of the thread that asks or tidies, by the scheduler's own
-//! count.
+//! 24 hours without arguments. CPU is that of the querying or maintaining thread, by the
+//! scheduler's own count.
 
 #[path = "../tests/support/fleet.rs"]
 mod fleet;

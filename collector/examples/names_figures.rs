@@ -1,5 +1,5 @@
-//! What names cost that agents could not give: a profile whose functions have none, the first after
-//! their symbols came, and the next.
+//! Measures what names cost that agents could not find: a profile of functions without names, the
+//! first one after their symbols arrived, and the next.
 //!
 //! `cargo run --release -p fleetprof-collector --example names_figures [FILE [FUNCTIONS]]` takes
 //! the symbols of a file with a build id and a symbol table, this program's own by default, and

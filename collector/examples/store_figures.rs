@@ -1,4 +1,5 @@
-//! What the embedded store costs: rows a second, CPU, bytes and memory of ingest, CPU of queries.
+//! Measures what the embedded store costs: rows a second, CPU, bytes and memory of ingest, CPU of
+//! queries.
 //!
 //! `cargo run --release -p fleetprof-collector --example store_figures [HOSTS [MINUTES]]` makes up
 //! a fleet, pushes it through the store as collectors do (durable windows, in order of time), and

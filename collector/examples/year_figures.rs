@@ -1,5 +1,5 @@
-//! Whether a collector may run for years: memory, start-up and a five-minute query at 30, 90 and
-//! 365 days.
+//! Measures whether a collector can run for years: memory, start-up and a five-minute query at 30,
+//! 90 and 365 days.
 //!
 //! `cargo run --release -p fleetprof-collector --example year_figures [HOSTS]` lets a store of 200
 //! hosts live for a year by its own clock.

@@ -1,17 +1,17 @@
-//! What the process gives up before it does anything else, and what remains.
+//! Locks the process out of what it does not need, before it does anything else.
 //!
-//! It opens no file but its own below `data_dir` and those that the configuration names, starts no
-//! program, listens on its ports and connects to those that the configuration names. All of that is
-//! given up while there is one thread, which hands it on to all others.
+//! It may only open its own files below `data_dir` and files named in the configuration, start no
+//! program, listen on its ports, and connect to ports that the configuration names. The
+//! restrictions are applied while there is one thread, and all later threads inherit them.
 //!
-//! A file that somebody else replaces is read again, so what may be read is its directory, and that
+//! A file that another tool replaces is read again, so its directory is readable, and the directory
 //! of what it links to.
 
 use crate::config::{Config, Engine, Sandbox as Mode};
 use sandbox::{Calls, Reach, Report, Sandbox};
 use std::path::{Path, PathBuf};
 
-/// What every program reads of its own: numbers of itself, random numbers, the CPUs there are.
+/// Files that every program reads: its own numbers, random numbers, the list of CPUs.
 const OWN: [&str; 4] = [
     "/proc/self",
     "/dev/urandom",
@@ -28,8 +28,8 @@ const ENTRIES_MAX: usize = 10_000;
 /// In place of the name of a thread.
 const ALL: &str = "all";
 
-/// Gives up what `config` leaves no use for. `file`: where it came from. To be called while the
-/// process has one thread.
+/// Locks the process out of what `config` does not need. `file`: where the configuration came from.
+/// Call it while the process has one thread.
 pub fn give_up(config: &Config, file: Option<&Path>) -> Report {
     let sandbox = Sandbox::new(config.sandbox == Mode::Auto);
     sandbox.confine(ALL, &reach(config, file));
@@ -70,7 +70,7 @@ fn strays(data_dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     };
     let mut found = Vec::new();
     for first in entries(&own) {
-        // Not through a link: what is behind it is told of by it.
+        // Not through a link: the link itself reports what it leads to.
         let below = match first.is_symlink() {
             true => Vec::new(),
             false => entries(&first),
@@ -87,7 +87,7 @@ fn strays(data_dir: &Path) -> Vec<(PathBuf, PathBuf)> {
     found
 }
 
-/// What remains.
+/// The remaining access.
 pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     let mut reads: Vec<PathBuf> = OWN.iter().map(PathBuf::from).collect();
     reads.push(PathBuf::from(CONFIGURATIONS));
@@ -121,7 +121,7 @@ pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     }
 }
 
-/// Files beside `data_dir` that are read, some of them again and again.
+/// Files outside `data_dir` that are read, some of them again and again.
 fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let named = [
         &config.web.tls.cert_file,
@@ -150,8 +150,8 @@ fn urls(config: &Config) -> Vec<String> {
     urls
 }
 
-/// Files whose directory is not the collector's to read, or may be another one tomorrow: one that
-/// is not there yet, or that a link leads to.
+/// Files in a directory that the collector may not read, or that may be another one tomorrow: a
+/// file that does not exist yet, or one behind a link.
 fn unsettled<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     let mut files = files(config, file);
     files.retain(|file| {

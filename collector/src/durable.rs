@@ -1,4 +1,4 @@
-//! Files that are there completely or not at all, also after a power cut.
+//! Writes files so that they are complete or absent, even after a power cut.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -16,7 +16,7 @@ pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
         Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
         _ => {}
     }
-    // Nobody else's file, whose mode it would keep.
+    // Never an existing file, which would keep its mode.
     let mut file = OpenOptions::new()
         .write(true)
         .create_new(true)

@@ -1,8 +1,8 @@
-//! The two gRPC listeners. That of this machine: for agents IngestService, ControlService and
-//! EvidenceService (their pins), for people QueryService, CaptureService, PinService,
-//! AnnotationService, SymbolService, FleetService and AccessService, with health and reflection.
-//! That for other machines: the same without reflection, with EnrollmentService, behind the gate
-//! (`identity/gate.rs`).
+//! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
+//! and EvidenceService for pins) and people (QueryService, CaptureService, PinService,
+//! AnnotationService, SymbolService, FleetService and AccessService), with health and reflection.
+//! The one for other machines serves the same without reflection, plus EnrollmentService, behind
+//! the gate (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
 use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
@@ -40,7 +40,7 @@ use tonic::transport::Server;
 use tonic_health::pb::health_server::HealthServer;
 use tower::util::MapRequestLayer;
 
-/// Connections beside those of agents: commands, probes, agents that come back while their old
+/// Connections besides those of agents: commands, probes, agents that reconnect while their old
 /// connection lingers.
 const SPARE_CONNECTIONS: usize = 512;
 
@@ -69,7 +69,7 @@ pub enum GrpcError {
     Transport(#[source] tonic::transport::Error),
 }
 
-/// What answers the calls of agents, and of people about what agents uploaded.
+/// Services for agents, and for people about what agents uploaded.
 #[derive(Clone)]
 pub struct AgentServices {
     /// Agents that push.
@@ -80,10 +80,10 @@ pub struct AgentServices {
     pub pins: Pins,
 }
 
-/// What answers the calls.
+/// The services.
 #[derive(Clone)]
 pub struct Services {
-    /// Those of agents.
+    /// Services for agents.
     pub agents: AgentServices,
     /// Questions about what is stored.
     pub queries: Queries,
@@ -184,8 +184,8 @@ impl Services {
     }
 }
 
-/// Serves until `shutdown` is true, and then until every call has ended. Browsers that come here
-/// are told that the page is at `page`. A connection without a call is closed after `patience`.
+/// Serves until `shutdown` is true, and then until every call has ended. Browsers that connect here
+/// are informed that the page is at `page`. A connection without a call is closed after `patience`.
 ///
 /// # Errors
 /// When the transport fails.
@@ -258,7 +258,7 @@ async fn health(
     service
 }
 
-/// Who is let in on the port for other machines.
+/// Access control on the port for other machines.
 pub struct Gatehouse {
     /// Hosts.
     pub fleet: Arc<Fleet>,

@@ -1,4 +1,4 @@
-//! The fleet's memory: takes the windows of agents, keeps them, and answers questions about them.
+//! The collector: receives the windows of agents, stores them, and answers queries about them.
 #![forbid(unsafe_code)]
 
 pub mod access;

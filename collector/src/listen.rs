@@ -1,5 +1,5 @@
-//! Listening on TCP: no more connections at a time than there are places, and none that says
-//! nothing or takes the port for another.
+//! Listens on TCP: bounds the number of connections, and closes those that are silent or use the
+//! wrong protocol.
 
 use crate::metrics::Metrics;
 use proto::calls::{Caller, Calls, IdleTimer, Patience};
@@ -76,7 +76,7 @@ pub async fn bind_any(address: SocketAddr) -> Result<TcpListener, ListenError> {
 }
 
 /// Connections of `listener`, at most `places` at a time; more wait in its backlog. A browser is
-/// told that the page is at `page`. Ends when the stream is dropped.
+/// informed that the page is at `page`. Ends when the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,
@@ -112,7 +112,7 @@ pub fn accept(
     ReceiverStream::new(rx)
 }
 
-/// What this machine calls itself.
+/// Host name of this machine.
 pub(crate) fn hostname() -> String {
     let name = rustix::system::uname();
     name.nodename().to_string_lossy().into_owned()
@@ -134,7 +134,7 @@ impl AcceptTrouble {
         }
     }
 
-    /// None came; waits a moment, because trying again at once would spin.
+    /// Handles a failed accept: waits a moment, because trying again at once would spin.
     pub async fn failed(&mut self, error: &io::Error) {
         if self.failed == 0 {
             tracing::warn!(%error, "failed to accept a connection");
@@ -158,10 +158,10 @@ pub struct Conn {
     _place: OwnedSemaphorePermit,
 }
 
-/// What a connection starts with.
+/// The first bytes of a connection.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Preface {
-    /// Nothing came yet.
+    /// Creates it without data.
     Open,
     /// Not HTTP/1.
     Other,
@@ -242,7 +242,7 @@ impl Drop for Conn {
     }
 }
 
-/// Who is at the other end.
+/// The other end of the connection.
 #[derive(Clone)]
 pub struct Peer {
     tcp: TcpConnectInfo,

@@ -83,8 +83,8 @@ enum Exit {
 /// Most threads of the runtime. Streams cost little; more only wake each other up.
 const WORKERS_MAX: usize = 8;
 
-/// Blocking threads beside those of queries: status or metrics, and the end. Queries write their
-/// files in their own place, pushes have a thread of their own.
+/// Blocking threads besides those of queries: status or metrics, and shutdown. Queries write their
+/// files in their own place, and pushes have a thread of their own.
 const BLOCKING_SPARE: usize = 8;
 
 /// Time for blocking calls to end after everything else has.
@@ -229,7 +229,7 @@ fn ready(addresses: Addresses) {
     notify(&[NotifyState::Ready]);
 }
 
-/// Tells the service manager, where there is one.
+/// Informs the service manager, if there is one.
 fn notify(states: &[NotifyState<'_>]) {
     if let Err(error) = sd_notify::notify(states) {
         tracing::debug!(%error, "failed to notify the service manager");
@@ -317,8 +317,8 @@ fn exit_of(error: &std::io::Error) -> Exit {
     }
 }
 
-/// Prints the error and what caused it, each once. Where standard error takes nothing (a full disk,
-/// a reader that is gone) the exit code still tells.
+/// Prints the error and its causes, each once. If standard error cannot be written (a full disk, a
+/// closed reader) the exit code still says what happened.
 fn fail(error: &dyn Error, exit: Exit) -> ExitCode {
     let _ = writeln!(std::io::stderr(), "error: {}", causes(error));
     ExitCode::from(exit as u8)

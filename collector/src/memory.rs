@@ -1,8 +1,8 @@
-//! Memory that all who do one kind of work hold together, as numbers: bounded, and in a metric.
+//! Pools of memory, one per kind of work: bounded numbers, shown as a metric.
 //!
 //! Three kinds of work have a pool each: windows on their way to the store (`ingest/`), results of
-//! captures (`control/`), and answers that wait to be read (`query/held.rs`). What a pool refuses,
-//! and what the one who asked is told, is theirs to say.
+//! captures (`control/`), and answers that wait to be read (`query/held.rs`). Each of them decides
+//! what it answers if its pool is full.
 
 use crate::metrics::Metrics;
 use metrics::Gauge;
@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::{Mutex, Notify};
 
-/// What may be held, and what is.
+/// The limit and the current use.
 pub struct MemoryPool {
     bytes_max: usize,
     /// Relaxed everywhere: the number alone matters.
     used: AtomicUsize,
     /// How many wait. What becomes free is theirs.
     waiting: AtomicUsize,
-    /// Held by the one that is next, so that nobody who asks for much is passed by for ever.
+    /// Held by the next in line, so that nobody who needs much waits forever.
     turn: Mutex<()>,
     freed: Notify,
     metrics: Arc<Metrics>,
@@ -41,7 +41,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl MemoryPool {
-    /// So many bytes in all; `gauge` has what is held.
+    /// Creates a pool of this many bytes; `gauge` shows the current use.
     pub fn new(
         bytes_max: usize,
         metrics: Arc<Metrics>,
@@ -95,7 +95,7 @@ impl MemoryPool {
         Some(taken)
     }
 
-    /// Takes `bytes`; `None` when they are not free now, or others wait.
+    /// Reserves `bytes`; `None` if they are not free now, or others wait.
     pub fn try_take(self: &Arc<Self>, bytes: usize) -> Option<Reservation> {
         let mut taken = self.reserve();
         if bytes > 0 && self.waiting.load(Ordering::Relaxed) > 0 {
@@ -121,7 +121,7 @@ impl Reservation {
         self.bytes
     }
 
-    /// Takes `more` bytes; false when they are not free.
+    /// Reserves `more` bytes; false if they are not free.
     pub fn grow(&mut self, more: usize) -> bool {
         let Some(pool) = &self.pool else {
             return more == 0;
@@ -150,7 +150,7 @@ impl Reservation {
         })
     }
 
-    /// Gives back so many, or all that is held when that is less.
+    /// Returns this many bytes, or everything that is held if that is less.
     pub fn shrink(&mut self, less: usize) {
         let less = less.min(self.bytes);
         if let Some(pool) = self.pool.as_ref().filter(|_| less > 0) {

@@ -1,4 +1,4 @@
-//! The collector's own numbers, with a sentence each. What the store counts is added by the store.
+//! The collector's own metrics, with a description each. The store adds its own.
 
 use crate::store::StoreStatus;
 use metrics::{CALL_SECONDS, Family, counted};
@@ -274,7 +274,7 @@ impl Metrics {
         all
     }
 
-    /// The numbers as Status tells them, the store's among them.
+    /// The numbers as Status has them, including the store's.
     pub fn counters(&self, store: &dyn StoreStatus) -> Vec<agent::Counter> {
         let all = self.all(store);
         metrics::counted(&all)

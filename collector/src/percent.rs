@@ -1,4 +1,5 @@
-//! Texts as parts of addresses: whatever means something there is written as `%XX` (RFC 3986, 2.1).
+//! Escapes text for use in URLs: characters with a meaning there are written as `%XX` (RFC 3986,
+//! 2.1).
 
 /// The text: letters, digits, `-`, `.`, `_` and `~` as they are, others as `%XX`.
 pub fn escaped(text: &str) -> String {
@@ -14,7 +15,7 @@ pub fn escaped(text: &str) -> String {
     out
 }
 
-/// What was escaped; `None` where that cannot have been written so.
+/// Undoes the escaping; `None` if the text is not validly escaped.
 pub fn unescaped(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();

@@ -1,6 +1,6 @@
-//! What is made of files that somebody else renews: made again when one of them has changed.
+//! Values made from files that another tool renews: made again when one of the files has changed.
 //!
-//! They may lie on a disk that does not answer: [`Looks`] has nobody but one thread wait for it.
+//! The files may be on a disk that does not answer, so [`Looks`] has only one thread wait for it.
 
 use crate::sync::lock;
 use std::os::unix::fs::MetadataExt;
@@ -13,7 +13,7 @@ use tokio::time::timeout;
 /// Longest wait for files. What they said before counts after it.
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// What tells that a file is another, or has changed.
+/// Shows whether a file was replaced or changed.
 type Stamp = Option<(i64, i64, u64, u64)>;
 
 /// Files, and what was made of them last.
@@ -31,8 +31,8 @@ impl<T> Reread<T> {
         }
     }
 
-    /// What `make` makes of them now. Where it fails, what it made before, and `kept` is told why:
-    /// once for each change, which may be half of one.
+    /// The result of `make` for the current files. If that fails, the previous result, and `kept`
+    /// gets the reason: once for each change, which may be half of one.
     ///
     /// # Errors
     /// Those of `make`, where it never made anything.
@@ -67,7 +67,7 @@ impl<T> Reread<T> {
 }
 
 impl<T> Reread<T> {
-    /// What was made last.
+    /// The latest value.
     pub fn last(&self) -> Option<Arc<T>> {
         let made = lock(&self.made);
         made.as_ref().map(|(_, made)| made.clone())

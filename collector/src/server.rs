@@ -1,4 +1,4 @@
-//! The collector as a whole: what is started, in which order it ends, and what ends it.
+//! The complete collector: what is started, in which order it ends, and what ends it.
 //!
 //! Threads: a few of the runtime's (`fp-collector`), which never block; its blocking ones, for
 //! queries; `fp-store`, which stores windows; `fp-upkeep`, which keeps the store in order;
@@ -46,7 +46,7 @@ pub enum ServeError {
     /// A part ended on its own.
     #[error("`{part}` ended unexpectedly")]
     Part {
-        /// Which.
+        /// Name of the part.
         part: &'static str,
     },
     /// A thread could not be started.
@@ -60,13 +60,13 @@ pub enum ServeError {
     /// The fleet's authority or its members cannot be had.
     #[error(transparent)]
     Identity(#[from] IdentityError),
-    /// Those who may ask cannot be read.
+    /// The list of users cannot be read.
     #[error(transparent)]
     Access(#[from] AccessError),
     /// The certificate of the page cannot be used.
     #[error("failed to start the web server: {0}")]
     Page(String),
-    /// What was in memory is not in the store's files.
+    /// Data in memory could not be written to the store's files.
     #[error("failed to close the store: acknowledged windows are safe in its log")]
     Close(#[source] StoreError),
 }
@@ -95,7 +95,7 @@ pub async fn serve(
     serve_confined(config, store, clock, (stop, kept), ready).await
 }
 
-/// The same in a process that has given up what the report says, which status tells.
+/// The same in a process that has given up what the report says; the status shows it.
 ///
 /// # Errors
 /// As there.

@@ -1,9 +1,9 @@
-//! Wall time: the one place of the collector where it enters.
+//! Wall time: the only place in the collector that reads it.
 
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Says what time it is. Clones tell the same time.
+/// Returns the time. Clones return the same time.
 #[derive(Clone)]
 pub struct Clock(Arc<dyn Fn() -> i64 + Send + Sync>);
 

@@ -1,8 +1,8 @@
-//! The thread that keeps the store in order, and tells it about hosts (`fp-upkeep`); and one that
-//! looks for hosts in trouble, which waits for neither (`fp-survey`).
+//! The thread that maintains the store and informs it about hosts (`fp-upkeep`); and one that looks
+//! for hosts in trouble, which waits for neither (`fp-survey`).
 //!
-//! When `fp-upkeep` ends on its own the collector ends. When `fp-survey` panics, agents are still
-//! served: it is a trouble in the log, a metric, and `/healthz` is 503 until a restart.
+//! If `fp-upkeep` ends on its own, the collector ends. If `fp-survey` panics, agents are still
+//! served: the log and a metric report it, and `/healthz` is 503 until a restart.
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
@@ -19,11 +19,11 @@ use tokio::sync::oneshot;
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(2);
 
-/// Troubles remembered as told. Each is a sentence; a store that makes up more than this many at a
-/// time is told of again.
+/// Most troubles remembered as reported. Each is a sentence; a store with more than this many at a
+/// time is reported again.
 const TOLD_MAX: usize = 256;
 
-/// The running threads; stopped and joined when told to, or when dropped.
+/// The running threads; stopped and joined on request, or when dropped.
 pub struct Upkeep {
     stop: Vec<SyncSender<()>>,
     threads: Vec<JoinHandle<()>>,
@@ -77,7 +77,7 @@ impl Upkeep {
     fn end(&mut self) {
         self.stop.clear();
         for thread in self.threads.drain(..) {
-            // A panic was told when it happened.
+            // A panic was reported when it happened.
             let _ = thread.join();
         }
     }
@@ -89,7 +89,7 @@ impl Drop for Upkeep {
     }
 }
 
-/// Looks every `interval` until told to stop, or until a look panics.
+/// Looks every `interval` until stopped, or until a look panics.
 fn survey(no_more: &Receiver<()>, interval: Duration, metrics: &Metrics, mut look: impl FnMut()) {
     let _ended = SurveyEnded(metrics);
     while no_more.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
@@ -154,7 +154,7 @@ impl Issues {
 mod tests {
     use super::*;
 
-    /// What is said of a survey whose look panics, or that is told to stop.
+    /// What is logged for a survey that panics, or that is stopped.
     fn surveyed(panics: bool) -> Option<String> {
         let metrics = Arc::new(Metrics::default());
         let (stop, no_more) = sync_channel::<()>(1);

@@ -1,7 +1,7 @@
-//! The ClickHouse store against the real engine, through a front of its HTTP interface.
+//! Tests the ClickHouse store against the real engine, through a front end of its HTTP interface.
 //!
-//! The engine is PyPI's `chdb`, installed by `collector/tests/chdb.sh`. Where it is not, every test
-//! here says so and does nothing.
+//! The engine is PyPI's `chdb`, installed by `collector/tests/chdb.sh`. Without it, every test here
+//! reports that and does nothing.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 #[path = "clickhouse/agents.rs"]

@@ -1,4 +1,5 @@
-//! The embedded store on bad days: killed, out of disk, damaged, flooded, too old, too much.
+//! Tests the embedded store under failures: killed, out of disk, damaged, flooded, too old, too
+//! much.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 #[path = "embedded/crashes.rs"]

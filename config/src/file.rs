@@ -1,8 +1,8 @@
 //! Reads the configuration file: trust first, then YAML, key by key against the table.
 //!
-//! The text is walked with serde's visitors rather than derived code, because only so an unknown
-//! key, a key given twice and a value out of range are told with their line and in the same words
-//! as for flags and variables.
+//! The text is parsed with serde visitors rather than derived code. Only so are unknown keys,
+//! repeated keys and values out of range reported with their line, in the same words as for flags
+//! and variables.
 
 use crate::key::{Key, nearest_path};
 use crate::value::{Kind, Value, items, shown};
@@ -27,8 +27,8 @@ pub(crate) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
         why,
         remedy,
     };
-    // O_NONBLOCK: opening a FIFO would wait for a writer for ever. The checks below are made on the
-    // open file, so that it cannot be exchanged between check and use.
+    // O_NONBLOCK, because opening a FIFO would wait for a writer forever. The checks below are made
+    // on the open file, so that it cannot be replaced between check and use.
     let file = File::options()
         .read(true)
         .custom_flags(libc::O_NONBLOCK | libc::O_CLOEXEC)
@@ -89,7 +89,7 @@ fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
     }
 }
 
-/// Most errors that are told of one file. Each is found by reading the file once more.
+/// Most errors reported for one file. Finding each takes one more pass over the file.
 const ERRORS_MAX: usize = 50;
 
 /// Sets in `config` what `text` says. `path` is for messages.
@@ -102,7 +102,7 @@ pub(crate) fn apply<C: Configuration>(
     errors.pop().map_or(Ok(()), Err)
 }
 
-/// The same, with all that is wrong, and the paths of it; what is right is set.
+/// The same, but returns all errors with their paths; valid values are set.
 pub(crate) fn apply_any<C: Configuration>(
     config: &mut C,
     text: &str,
@@ -117,7 +117,7 @@ fn apply_all<C: Configuration>(
     path: &Path,
     most: usize,
 ) -> (Vec<ConfigError>, BTreeSet<String>) {
-    // What is no YAML is told as that, and not by the first key before the place.
+    // Text that is not YAML is reported as such, and not by the first key before the place.
     if let Err(error) = yaml::read(text, PhantomData::<de::IgnoredAny>) {
         let error = ConfigError::Syntax {
             place: Place::File(path.to_path_buf(), error.line),
@@ -139,7 +139,7 @@ fn apply_all<C: Configuration>(
             return (errors, found.told);
         };
         let problem = found.problem.take();
-        // Within a list the parser tells where the list or the entry starts.
+        // Within a list the parser reports where the list or the entry starts.
         let line = match &problem {
             Some(Problem::Item(problem)) if !problem.is_duplicate() => {
                 line_of(text, problem.path())
@@ -201,7 +201,8 @@ fn shown_whole(message: &str) -> String {
         .collect()
 }
 
-/// What a visitor found wrong. Kept beside serde's error, which carries text and line only.
+/// A problem found by a visitor. It is stored separately from serde's error, which has only text
+/// and line.
 enum Problem<C: 'static> {
     Unknown(String),
     Duplicate(String),
@@ -222,7 +223,7 @@ impl<C> Problem<C> {
     }
 }
 
-/// What was found wrong, and what of it is passed over because it was told already.
+/// Problems found so far, and which places to skip because they were already reported.
 struct Found<C: 'static> {
     problem: Option<Problem<C>>,
     told: BTreeSet<String>,
@@ -280,7 +281,7 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
         f.write_str("a map of keys")
     }
 
-    // A section whose keys are all comments, or `tls: null`.
+    // A section with all of its keys as comments, or `tls: null`.
     fn visit_unit<E: de::Error>(self) -> Result<(), E> {
         Ok(())
     }
@@ -342,7 +343,7 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
 enum Entry<C: 'static> {
     Section(&'static str),
     Key(&'static Key<C>),
-    /// What is wrong with it was told already.
+    /// The problem was already reported.
     Told,
 }
 
@@ -429,7 +430,7 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
 
     fn visit_unit<E: de::Error>(self) -> Result<Value, E> {
         match self.key.kind {
-            // A list whose entries are all comments.
+            // A list with all of its entries as comments.
             Kind::Items(_) => Ok(Value::Items(Vec::new())),
             _ => self.check(Value::Null),
         }
@@ -491,7 +492,7 @@ impl<'de, C: Configuration> Visitor<'de> for Checked<'_, C> {
                 self.found.problem = Some(Problem::Duplicate(path));
                 return Err(de::Error::custom("given twice"));
             }
-            // What is over the bound is refused whole, not kept.
+            // A list over the bound is rejected completely, not shortened.
             if labels.len() > max {
                 return self.refuse("{…}".to_owned());
             }

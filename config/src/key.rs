@@ -1,4 +1,4 @@
-//! A row of the table of keys, and finding the row that was meant.
+//! A row of the table of keys, and the search for the row that a name means.
 
 use crate::nearest::nearest;
 use crate::value::{Kind, Value, shown};
@@ -24,7 +24,7 @@ pub struct Key<C: 'static> {
     pub unit: &'static str,
     /// When a changed value comes into force.
     pub reload: Reload,
-    /// What it decides, and what happens when it is larger or smaller.
+    /// Its meaning, and what happens when it is larger or smaller.
     pub doc: &'static str,
     /// Reads it.
     pub get: fn(&C) -> Value,

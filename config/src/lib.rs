@@ -1,11 +1,11 @@
-//! Configuration from a table of keys: one row says what a key means, its unit, its range and
-//! whether a reload takes it, and files, variables, flags and the sample file all go by it.
+//! Configuration from a table of keys: one row states what a key means, its unit, its range and
+//! whether a reload applies it. Files, variables, flags and the sample file all follow it.
 //!
 //! Precedence: built-in defaults < file < environment (`FLEETPROF_SAMPLING_RATE_HZ`) < flags
-//! (`--set sampling.rate_hz=49`). Whatever the source, a value passes the same check, the one of
-//! its row in [`Configuration::KEYS`]; what one key says about another is checked last, in
-//! [`Configuration::load`]. A configuration is taken whole or not at all. Reading the file blocks:
-//! call it at start and on a thread that may.
+//! (`--set sampling.rate_hz=49`). Whatever its source, a value passes the same check, that of its
+//! row in [`Configuration::KEYS`]; rules between keys are checked last, in [`Configuration::load`].
+//! A configuration is applied completely or not at all. Reading the file blocks, so call it at
+//! start and on a thread that may block.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -53,7 +53,7 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     /// Checks what one key says about another: all that is wrong.
     fn settle(&mut self) -> Vec<Conflict>;
 
-    /// What is admitted, but should be meant.
+    /// Warnings about settings that are allowed but dangerous.
     fn dangers(&self) -> Vec<String> {
         Vec::new()
     }
@@ -155,8 +155,8 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
         diff
     }
 
-    /// Takes over from `new` what can be put in force without a restart. The rest stays, so that
-    /// this configuration keeps saying what is in force.
+    /// Adopts from `new` what can be applied without a restart. The rest stays, so that this
+    /// configuration always shows what is in force.
     fn adopt(&mut self, new: &Self) -> Diff {
         let diff = self.diff(new);
         for key in Self::KEYS
@@ -176,7 +176,7 @@ pub struct Loaded<C> {
     pub config: C,
     /// File that was read; none when there was none to read.
     pub file: Option<PathBuf>,
-    /// What is worth a log line but no refusal: environment variables that name no key.
+    /// Warnings that are logged and not errors: environment variables that name no key.
     pub warnings: Vec<String>,
 }
 
@@ -213,9 +213,9 @@ pub enum ConfigError {
     /// Not YAML, or not of the right shape.
     #[error("failed to parse {place}: {message}")]
     Syntax {
-        /// Where.
+        /// Where the value came from.
         place: Place,
-        /// What.
+        /// The error.
         message: String,
     },
     /// A key that does not exist.
@@ -223,7 +223,7 @@ pub enum ConfigError {
     UnknownKey {
         /// The key.
         key: String,
-        /// Where.
+        /// Where the value came from.
         place: Place,
         /// The known key that looks most like it.
         nearest: Option<&'static str>,
@@ -243,9 +243,9 @@ pub enum ConfigError {
         key: String,
         /// The value as given, cut when long.
         value: String,
-        /// What it may be.
+        /// The valid values.
         expected: String,
-        /// Where.
+        /// Where the value came from.
         place: Place,
     },
     /// Keys that are well each by itself, but not together.
@@ -260,7 +260,7 @@ pub enum ConfigError {
     },
 }
 
-/// What one key says about another that cannot be.
+/// A contradiction between keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
     /// The key to change.

@@ -1,4 +1,4 @@
-//! The section `log`, which every program has: its types, its keys and their words.
+//! The section `log` of every program: its types, its keys and their descriptions.
 
 use crate::key::{Key, Reload, put_word, word};
 use crate::value::Kind;

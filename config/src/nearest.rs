@@ -1,4 +1,4 @@
-//! What somebody may have meant who wrote a name that is not known.
+//! Suggests the known name that an unknown name probably meant.
 
 /// Least likeness (0 to 1, Jaro-Winkler) of a name worth suggesting. Below it suggestions are
 /// noise.

@@ -1,4 +1,4 @@
-//! Writes the page of the reference from the table of keys.
+//! Generates the page of the reference from the table of keys.
 
 use crate::Configuration;
 use crate::key::{Key, Reload};

@@ -1,4 +1,4 @@
-//! Writes the sample file from the table of keys.
+//! Generates the sample file from the table of keys.
 
 use crate::Configuration;
 use crate::key::{Key, Reload};

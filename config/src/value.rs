@@ -1,4 +1,4 @@
-//! Values as they stand in a file, a variable or a flag, and the check each must pass.
+//! Values as written in a file, a variable or a flag, and the check that each must pass.
 
 pub(crate) mod items;
 
@@ -14,7 +14,7 @@ pub enum Value {
     Null,
     /// `true` or `false`.
     Bool(bool),
-    /// A whole number.
+    /// An integer.
     Int(u64),
     /// Anything else.
     Text(String),
@@ -26,20 +26,20 @@ pub enum Value {
     Items(Vec<Item>),
 }
 
-/// What a key may hold.
+/// Valid values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// `true` or `false`.
     Bool,
-    /// A whole number in a range, both ends included.
+    /// An integer in a range, both ends included.
     Int(u64, u64),
     /// A power of two in a range, both ends included, or 0 for automatic.
     PowerOfTwoOrAuto(u64, u64),
-    /// A whole number in a range, both ends included, or 0 for automatic.
+    /// An integer in a range, both ends included, or 0 for automatic.
     IntOrAuto(u64, u64),
     /// A share of one CPU, or `auto`.
     CpuShare,
-    /// A whole number from 1 up that divides this one without rest.
+    /// An integer from 1 up that divides this one without remainder.
     DivisorOf(u64),
     /// One of these words.
     Word(&'static [&'static str]),
@@ -88,7 +88,7 @@ pub enum Kind {
     Labels(usize, &'static [&'static str]),
     /// An identity of printable characters without spaces, at most this many bytes, or `null`.
     IdOrNull(usize),
-    /// A time in whole seconds, minutes, hours or days, in a range of seconds, both ends included.
+    /// A time in seconds, minutes, hours or days, in a range of seconds, both ends included.
     Duration(u64, u64),
     /// A number that is not negative, with at most nine digits before and after the point.
     Decimal,
@@ -173,7 +173,7 @@ impl Kind {
         }
     }
 
-    /// Says what may stand: `a whole number from 1 to 9999`.
+    /// Says which values are allowed: `a whole number from 1 to 9999`.
     pub fn expected(&self) -> String {
         match self {
             Kind::Bool => "true or false".to_owned(),
@@ -384,7 +384,7 @@ pub fn parse_seconds(text: &str) -> Option<u64> {
         .checked_mul(*unit)
 }
 
-/// Writes a time as [`parse_seconds`] reads it, in the largest unit that it is a whole number of.
+/// Writes a time as [`parse_seconds`] reads it, in the largest unit without a fraction.
 pub fn show_seconds(seconds: u64) -> String {
     let whole = |(unit, _): &&(u64, &str)| seconds > 0 && seconds.is_multiple_of(*unit);
     let (unit, word) = TIME_UNITS.iter().find(whole).unwrap_or(&(1, "s"));

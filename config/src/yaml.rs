@@ -1,5 +1,5 @@
-//! The one door to the YAML parser: no other module names serde_yaml, so that another parser can
-//! take its place.
+//! The only module that uses the YAML parser: no other module names serde_yaml, so that it can be
+//! replaced.
 
 use serde::Serialize;
 use serde::de::DeserializeSeed;

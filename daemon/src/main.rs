@@ -88,8 +88,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// Prints the error and what caused it, each once. Where standard error takes nothing (a full disk,
-/// a reader that is gone) the exit code still tells.
+/// Prints the error and its causes, each once. If standard error cannot be written (a full disk, a
+/// closed reader) the exit code still says what happened.
 fn fail(error: &dyn std::error::Error, exit: Exit) -> ExitCode {
     let mut text = format!("error: {error}");
     let mut source = error.source();

@@ -1,8 +1,8 @@
-//! Tells the service manager how the daemon does, without ever waiting for it: `sd_notify(3)`.
+//! Reports the daemon's state to the service manager, without ever waiting for it: `sd_notify(3)`.
 //!
-//! The manager's socket holds some messages (`net.unix.max_dgram_qlen`, 10 by default). A manager
-//! that is stopped or busy lets it fill up, and a plain send would then hold up the thread that
-//! handles signals and heartbeats. What finds no room is kept here and sent later.
+//! The manager's socket holds a few messages (`net.unix.max_dgram_qlen`, 10 by default). If the
+//! manager is stopped or busy, the socket fills up, and a plain send would block the thread that
+//! handles signals and heartbeats. Messages that do not fit are kept here and sent later.
 
 use sd_notify::NotifyState;
 use std::collections::VecDeque;
@@ -16,7 +16,7 @@ use std::os::unix::net::{SocketAddr, UnixDatagram};
 /// oldest are forgotten.
 const UNSENT_MAX: usize = 8;
 
-/// The way to the service manager. Without one there is nobody to tell.
+/// The connection to the service manager, if there is one.
 #[derive(Default)]
 pub struct Notifier {
     address: Option<SocketAddr>,
@@ -42,7 +42,7 @@ impl Notifier {
         }
     }
 
-    /// Tells a state, after what was not told yet. Never waits.
+    /// Sends a state, after states that were not sent yet. Never waits.
     pub fn tell(&mut self, state: &NotifyState<'_>) {
         let message = state.to_string();
         // A sign of life says nothing more when it is said twice.
@@ -78,7 +78,7 @@ impl Notifier {
         }
     }
 
-    /// True when something is still to be told.
+    /// True if something still has to be sent.
     pub fn has_unsent(&self) -> bool {
         !self.unsent.is_empty()
     }
@@ -92,7 +92,7 @@ fn log(error: &io::Error) {
 mod tests {
     use super::*;
 
-    /// A manager whose socket was filled up.
+    /// A manager with a full socket.
     fn stalled() -> (tempfile::TempDir, UnixDatagram, Notifier, usize) {
         let dir = tempfile::tempdir().expect("a directory");
         let path = dir.path().join("notify");

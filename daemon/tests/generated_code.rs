@@ -1,7 +1,7 @@
-//! Stacks of real runtimes pass their generated code: the unwinder on real samples, with the rules
-//! that are made of what the runtimes tell.
+//! Tests that stacks of real runtimes are walked through generated code: the unwinder on real
+//! samples, with rules made from what the runtimes write.
 //!
-//! Node, and each interpreter of Python 3.12 or later that is found, is sampled twice on one run:
+//! Node, and each Python interpreter of 3.12 or later that is found, is sampled twice in one run:
 //! without rules, and with them.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
@@ -291,7 +291,7 @@ fn shares(runtime: &Runtime, make: fn(&Runtime) -> RulesBuilder) -> Option<(u64,
     let without = rig.ends(runtime.pid());
     let mut rules = make(runtime);
     rig.hand_over(runtime.pid(), &mut rules);
-    // Stacks now go beyond the generated code, into files whose unwind information is not read yet.
+    // Stacks now continue beyond the generated code, into files without unwind information so far.
     rig.settle(runtime.pid());
     let with = rig.ends(runtime.pid());
     rig.driven.end();

@@ -1,5 +1,5 @@
-//! What reading hostile files takes: memory and CPU time of each reading, by processes that do
-//! nothing else.
+//! Measures what reading hostile files takes: memory and CPU time of each reading, in processes
+//! that do nothing else.
 //!
 //! Each file is read three times, as `fp-blocking`, `fp-symbolize` and `fp-files` do, by this
 //! program started again with the file's name in its environment. Memory is the peak of the
@@ -27,7 +27,7 @@ const BYTES_MAX: u64 = 64 << 20;
 /// the clock in a build that is not optimized, on a busy host.
 const CPU_MAX: Duration = Duration::from_secs(4);
 
-/// Tells the child which file to read, and how.
+/// Says which file the child reads, and how.
 const FILE: &str = "FLEETPROF_TEST_HOSTILE_FILE";
 const READING: &str = "FLEETPROF_TEST_HOSTILE_READING";
 const READINGS: [&str; 3] = ["open", "names", "unwind"];

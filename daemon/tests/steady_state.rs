@@ -1,9 +1,9 @@
-//! The sampler's steady state asks the allocator for nothing: counted over real samples with copies
-//! of real stacks, which rings in memory bring again and again through the whole pass: order of
-//! time, process table, unwinding, folding, windows. Two captures share rings of their own
-//! meanwhile.
+//! Tests that the sampler in steady state never allocates. It counts allocations over real samples
+//! with copies of real stacks, which rings in memory replay through the complete pass: order of
+//! time, process table, unwinding, folding, windows. Meanwhile two captures share rings of their
+//! own.
 //!
-//! The only test of its program, because the count is of all threads.
+//! It is the only test in its program, because the count covers all threads.
 
 mod support;
 
@@ -40,7 +40,7 @@ const PERIOD: u64 = 1_000_000_000 / RATE_HZ as u64;
 const RING_BYTES: usize = 16 << 20;
 const CPUS: u32 = 2;
 const WINDOW: Duration = Duration::from_secs(2);
-/// Seconds until all tables have met everything and each file was told of for the second time,
+/// Seconds until all tables have met everything and each file was reported for the second time,
 /// which is after ten, and seconds counted: five windows.
 const WARM_UP: u64 = 14;
 const COUNTED: u64 = 10;
@@ -53,7 +53,7 @@ const GENERATED_EVERY: usize = 8;
 const RUNTIME: Pid = Pid(0x3fff_fff0);
 const GENERATED_AT: u64 = 0x10_0000;
 
-/// The process of [`RUNTIME`], as /proc would tell it.
+/// The process of [`RUNTIME`], as /proc would report it.
 fn runtime() -> ScannedProcess {
     ScannedProcess {
         pid: RUNTIME,
@@ -237,7 +237,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
     let mut second = 0;
     let mut times = 0;
     let mut captured = [0u64; 2];
-    // Replays seconds; samples whose stacks are cut, and whole.
+    // Replays seconds; counts samples with cut stacks, and with complete ones.
     let mut run = |seconds: u64, driven: &mut Driven| {
         let mut ends = [0u64; 2];
         for _ in 0..seconds {
@@ -303,7 +303,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
         captured[1] >= (all / GENERATED_EVERY as u64) * COUNTED,
         "{captured:?}"
     );
-    // What was counted is the whole way of a sample, unwinding included.
+    // The count covers the complete path of a sample, including unwinding.
     assert!(mostly_whole(ends), "{ends:?}");
     driven.end();
 }

@@ -1,4 +1,5 @@
-//! Families as text: prometheus-client writes it, as OpenMetrics 1.0 or as Prometheus' text 0.0.4.
+//! Encodes families as text with prometheus-client, as OpenMetrics 1.0 or as Prometheus' text
+//! 0.0.4.
 
 use super::{Family, Kind, Value};
 use prometheus_client::collector::Collector;

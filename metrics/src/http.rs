@@ -1,9 +1,9 @@
 //! Serves `/metrics` and `/healthz` over HTTP/1.1, on loopback only.
 //!
-//! There is no authentication, so only addresses that other machines cannot reach are taken. Runs
-//! on the daemon's tokio thread; connections are few, short and bounded in number and time. Answers
-//! are made on a blocking thread: they wait for locks and read /proc. Those of `/metrics` are made
-//! one at a time; `/healthz` does not wait for them.
+//! There is no authentication, so only addresses that other machines cannot reach are accepted.
+//! Runs on the daemon's tokio thread; connections are few, short and bounded in number and time.
+//! Answers are made on a blocking thread, because they wait for locks and read /proc: those of
+//! `/metrics` one at a time, while `/healthz` does not wait for them.
 
 use super::{Family, Format, encode};
 use http_body_util::Full;

@@ -1,11 +1,12 @@
-//! What a program tells of itself: its numbers by name, each with a sentence.
+//! The metrics of a program: its numbers by name, each with a description.
 //!
 //! A stage counts in a [`Counter`] or in an atomic of its own: one relaxed add without a lookup,
-//! fit for the sampler thread. [`counted!`] declares such numbers, [`rows!`] says how those that
-//! are kept elsewhere are read. Nothing is registered: whoever asks has all of them read into
+//! cheap enough for the sampler thread. [`counted!`] declares such numbers, [`rows!`] says how to
+//! read numbers stored elsewhere. Nothing is registered: each request reads all of them into
 //! [`Family`]s, which [`encode`] hands to prometheus-client, and [`counted()`] to Status over gRPC.
 //!
-//! A [`Histogram`] takes a lock for each value, so it is for what happens a few times a second.
+//! A [`Histogram`] takes a lock for each value, so it is only for what happens a few times a
+//! second.
 #![forbid(unsafe_code)]
 
 mod encode;
@@ -108,7 +109,7 @@ pub struct Family {
     pub help: &'static str,
     /// What it is.
     pub kind: Kind,
-    /// Each label set with its number; none when there is nothing to tell.
+    /// Each label set with its number; none if there is nothing to report.
     pub readings: Vec<(LabelSet, Value)>,
 }
 
@@ -149,7 +150,7 @@ fn labels_text(set: &LabelSet) -> String {
     pairs.join(",")
 }
 
-/// What is wrong with names and help, a sentence each; for tests that read every family.
+/// Problems of names and help texts, one sentence each; for tests that read every family.
 pub fn problems(families: &[Family]) -> Vec<String> {
     let mut problems = Vec::new();
     for (at, family) in families.iter().enumerate() {

@@ -1,6 +1,6 @@
-//! What the daemon costs the machine: CPU time and wake-ups by thread, memory, open files.
+//! The daemon's own cost: CPU time and wake-ups by thread, memory, open files.
 //!
-//! Read from `/proc/self` when asked for; some thirty small reads.
+//! Reads about thirty small files of `/proc/self` on request.
 
 use super::{Family, gather, rows};
 use std::collections::BTreeMap;
@@ -15,7 +15,7 @@ pub struct ThreadCost {
     pub wakeups: u64,
 }
 
-/// What the daemon costs.
+/// Cost of the daemon.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct OwnCost {
     /// CPU time since its start, threads that ended included. Unit: nanoseconds, in steps of 10 ms.
@@ -92,8 +92,8 @@ impl OwnCost {
     }
 }
 
-/// CPU time of a thread by its folder in `/proc`. Unit: nanoseconds. `None` when it is gone.
-/// Kernels without schedstat tell it in steps of 10 ms.
+/// CPU time of a thread by its folder in `/proc`. Unit: nanoseconds. `None` if it is gone. Kernels
+/// without schedstat have steps of 10 ms.
 pub fn thread_cpu_ns(task: &Path) -> Option<u64> {
     let text = |name: &str| std::fs::read_to_string(task.join(name)).ok();
     let precise = text("schedstat").and_then(|text| parse_schedstat(&text));

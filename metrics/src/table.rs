@@ -1,5 +1,5 @@
-//! Tables of numbers: [`rows!`](crate::rows) reads those that others keep,
-//! [`counted!`](crate::counted) declares and keeps its own.
+//! Tables of numbers: [`rows!`](crate::rows) reads numbers stored elsewhere,
+//! [`counted!`](crate::counted) declares and stores its own.
 
 use super::{Family, Kind, LabelSet, Value};
 use std::borrow::Cow;

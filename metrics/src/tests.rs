@@ -1,4 +1,4 @@
-//! Tests of what families become.
+//! Tests the encoding of families.
 
 use super::*;
 
@@ -15,7 +15,7 @@ rows! { ROWS: State;
         vec![("name", "a\"b\\c\nd".into()), ("n", "1".into())],
         3.into(),
     )];
-    /// Nothing to tell.
+    /// Nothing to report.
     Gauge fp_e{..} = |_| Vec::new();
 }
 

@@ -1,4 +1,4 @@
-//! Structs of counters whose fields are named once: sums, codecs and readers go by the one list.
+//! Structs of counters that list their fields once; sums, codecs and readers follow that list.
 
 /// Declares a struct of `u64` counters with its list of fields. Codecs write
 /// [`numbers`](crate::Quality::numbers) and read [`of_numbers`](crate::Quality::of_numbers), or go

@@ -1,9 +1,9 @@
-//! How much of the CPU time that the kernel accounts was sampled.
+//! Coverage: how much of the CPU time in the kernel's accounting was sampled.
 
 use crate::counters::counters;
 
 counters! {
-    /// The kernel's accounting for a whole profile. Its times are in nanoseconds, or in
+    /// The kernel's accounting for a complete profile. Its times are in nanoseconds, or in
     /// microseconds if the weights of the profile are in microseconds: see [`crate::unit`].
     pub struct Coverage {
         /// See [`Expected::ns`](crate::ledger::Expected::ns); 0 when not known, as for selections

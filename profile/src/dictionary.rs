@@ -1,4 +1,5 @@
-//! The four tables that give dense ids their meaning, and the way from one dictionary to another.
+//! The four tables that give dense ids their meaning, and the mapping from one dictionary to
+//! another.
 
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};
@@ -123,8 +124,8 @@ pub struct Remap {
 }
 
 impl Remap {
-    /// For a target whose stacks all come through it: what it has not seen is not there, and not
-    /// looked for.
+    /// For a target that gets all its stacks through this mapping: a stack not seen here does not
+    /// exist there, so it is not looked up.
     pub(crate) fn of_first() -> Remap {
         Remap {
             is_first: true,

@@ -1,4 +1,4 @@
-//! Two profiles side by side: what changed per stack and per function, and how sure that is.
+//! Compares two profiles: what changed per stack and per function, and how certain that is.
 //!
 //! Shares, not sums, say whether a function got worse: the two profiles may cover different times
 //! and loads. A share is measured by counting samples, so it has a statistical error. With `k` of
@@ -11,11 +11,11 @@
 //! std_error  = √( p̃₁(1 − p̃₁) ÷ (n₁ + 2)  +  p̃₂(1 − p̃₂) ÷ (n₂ + 2) )
 //! ```
 //!
-//! It is the binomial standard error of a difference with one pretended hit and miss added on each
-//! side (Agresti and Caffo 2000), which stays honest where `k` is 0 or small: a function that one
-//! side lacks does not get an error of nothing. It assumes that samples are independent; those of
-//! one thread within a few milliseconds are not quite, so the true error is somewhat larger. About
-//! five in a hundred functions differ by more than 1.96 errors by chance alone.
+//! It is the binomial standard error of a difference with one hit and one miss added on each side
+//! (Agresti and Caffo 2000), which stays correct where `k` is 0 or small: a function that is
+//! missing on one side does not get an error of zero. It assumes that samples are independent;
+//! those of one thread within a few milliseconds are not quite, so the true error is somewhat
+//! larger. About five in a hundred functions differ by more than 1.96 errors by chance alone.
 
 use crate::dictionary::Remap;
 use crate::frame::FrameKind;
@@ -75,7 +75,7 @@ impl FunctionChange {
     }
 }
 
-/// A share of the whole, before and after; see the formulas above.
+/// A share of the total, before and after; see the formulas above.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct ShareChange {
     /// 0 to 1.
@@ -171,7 +171,7 @@ impl Diff {
     }
 
     /// A value of the first profile, scaled so that both profiles have the same total. Rounds to
-    /// the nearest whole number; nothing changes when either profile is empty.
+    /// the nearest integer; unchanged if either profile is empty.
     pub fn normalised(&self, before: Value) -> Value {
         let scale = |value: u64, from: u64, to: u64| {
             if from == 0 || to == 0 {

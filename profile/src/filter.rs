@@ -1,7 +1,7 @@
-//! Filters: which samples by their labels, and which samples and frames by function names.
+//! Filters samples by their labels, and samples and frames by function names.
 //!
 //! Patterns come from clients, so each is bounded in length and in compiled size; the `regex` crate
-//! matches in time linear in the text. What a filter decides is cached by id in
+//! matches in time linear in the text. Results are cached by id in
 //! [`QueryRunner`](crate::QueryRunner), so each pattern runs once per distinct name.
 
 use crate::dictionary::Dictionary;
@@ -27,7 +27,7 @@ pub enum FilterError {
     Pattern {
         /// The pattern as given.
         pattern: String,
-        /// What the compiler says.
+        /// The regex compiler's error.
         reason: String,
     },
     /// The pattern is longer than [`PATTERN_LEN_MAX`].
@@ -96,9 +96,9 @@ pub enum MatchOp {
     Equal,
     /// Not the same text. Written `!=`.
     NotEqual,
-    /// The whole text matches the regular expression. Written `=~`.
+    /// The regular expression matches all of the text. Written `=~`.
     Regex,
-    /// The whole text does not match the regular expression. Written `!~`.
+    /// The regular expression does not match all of the text. Written `!~`.
     NotRegex,
     /// The path itself or a path below it: `/a` takes `/a` and `/a/b`, not `/ab`. Written `^=`.
     Subtree,
@@ -266,7 +266,7 @@ impl Selector {
     }
 }
 
-/// What a [`FrameFilter`] does with samples and frames whose function matches.
+/// What a [`FrameFilter`] does with samples and frames with a matching function.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum FrameFilterOp {
     /// Keeps samples with a matching frame.

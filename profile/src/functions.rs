@@ -1,7 +1,8 @@
-//! What each function or module cost: the sum that tables and diffs are made of.
+//! The cost of each function or module: the sums behind tables and diffs.
 //!
-//! The stack of a wait goes on beyond the thread that waits: `[woken by NAME]` and the waker's
-//! frames. What counts as its own is where the thread itself waits, the last frame before these.
+//! The stack of a wait continues beyond the waiting thread with `[woken by NAME]` and the waker's
+//! frames. Its self weight belongs to the frame in which the thread itself waits: the last one
+//! before these.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{Frame, FrameId, FrameKind};
@@ -24,7 +25,7 @@ pub(crate) struct FunctionCost<const N: usize> {
     pub total: [Value; N],
 }
 
-/// What sums need of a dictionary beside its texts: stacks and frames by id.
+/// What sums need from a dictionary besides its texts: stacks and frames by id.
 pub struct Shape<'d> {
     stacks: Cow<'d, [(StackId, FrameId)]>,
     frames: Cow<'d, [Frame]>,

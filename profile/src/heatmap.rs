@@ -1,13 +1,13 @@
-//! Heat maps of time: a column a second, a row a part of the second, in each cell what was sampled
-//! then.
+//! Heat maps of time: one column per second, one row per part of a second, and in each cell what
+//! was sampled then.
 //!
-//! What happens for some milliseconds now and then has no height in a flame graph of minutes; here
-//! it is a spot. Two cells pick a range, and [`Profile::between`](crate::Profile::between) makes a
-//! profile of it.
+//! Something that happens for some milliseconds now and then is invisible in a flame graph of
+//! minutes; here it is a spot. Two cells select a range, and
+//! [`Profile::between`](crate::Profile::between) makes a profile of it.
 //!
-//! Columns start with whole seconds of the Unix clock (with whole columns, where those are wider),
-//! so that what happens each second stands in one row, and maps of several hosts line up. There are
-//! no time zones here.
+//! Columns start at full seconds of the Unix clock (or multiples of wider columns), so that what
+//! happens each second is in one row, and maps of several hosts line up. There are no time zones
+//! here.
 
 use crate::moments::Moments;
 use crate::sample::Value;
@@ -107,7 +107,7 @@ pub struct HeatMap {
     pub cells: Vec<Value>,
     /// Sum of all cells.
     pub total: Value,
-    /// Samples of the time whose moment was not kept: they are in no cell.
+    /// Samples in this time without a stored moment: they are in no cell.
     pub dropped: u64,
     /// Time between the start of the first column and that of the moments. Unit: nanoseconds.
     lead_ns: u64,
@@ -235,7 +235,7 @@ impl HeatMap {
     /// First time that is in the cell and covered.
     fn start(&self, cell: Cell) -> u64 {
         let (column, rows) = (u128::from(self.column_ns), u128::from(self.rows));
-        // The first offset whose row this is.
+        // The first offset that belongs to this row.
         let offset = (u128::from(cell.row) * column).div_ceil(rows);
         let at = u128::from(cell.column) * column + offset;
         let since = at.saturating_sub(u128::from(self.lead_ns));

@@ -1,4 +1,4 @@
-//! 128-bit content identity: what a stack is called where dense ids mean nothing.
+//! 128-bit content ids: they identify a stack where dense ids mean nothing.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameRef};
@@ -33,7 +33,7 @@ impl ContentId {
         cut(blake3::hash(&bytes))
     }
 
-    /// What the identity of a frame is the hash of: in one piece, which is hashed by one call.
+    /// Writes the bytes for a frame's content id in one piece, so that one call hashes them.
     fn put_frame(frame: FrameRef<'_>, bytes: &mut Vec<u8>) {
         let FrameRef {
             kind,
@@ -67,7 +67,7 @@ pub struct ContentIds {
 }
 
 impl ContentIds {
-    /// Takes in what `dict` got since the last call; it must be the same dictionary every time.
+    /// Adds what `dict` got since the last call; it must be the same dictionary every time.
     pub fn update(&mut self, dict: &Dictionary) {
         self.update_frames(dict);
         if self.stacks.is_empty() {

@@ -1,4 +1,4 @@
-//! Label sets: what a sample is said to belong to (cgroup, unit, container, process, thread).
+//! Label sets: what a sample belongs to (cgroup, unit, container, process, thread).
 
 use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -27,9 +27,9 @@ pub mod key {
     pub const POD: &str = "pod";
     /// Namespace of the pod.
     pub const NAMESPACE: &str = "namespace";
-    /// What stands before the name of a label that a container has from its runtime or image.
+    /// Prefix of labels that a container has from its runtime or image.
     pub const CONTAINER_LABEL: &str = "container.label/";
-    /// What stands before the name of a label that a pod has.
+    /// Prefix of labels that a pod has.
     pub const POD_LABEL: &str = "pod.label/";
     /// Name of the process (comm of its main thread).
     pub const COMM: &str = "comm";

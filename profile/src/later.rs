@@ -1,4 +1,4 @@
-//! Names of frames that were found after the frames had been made, and where they came from.
+//! Names of frames that were found after the frames were created, and their source.
 
 use crate::frame::FrameId;
 use crate::strings::{StrId, StringTable};
@@ -31,7 +31,7 @@ impl NameSource {
     }
 }
 
-/// Samples whose leaf has a name of each source; see [`NameSource`].
+/// Samples with a leaf named by each source; see [`NameSource`].
 pub type NamedLater = [u64; NameSource::ALL.len()];
 
 /// Names of frames of one dictionary that were found after the frames had been made.

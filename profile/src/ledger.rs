@@ -1,10 +1,11 @@
-//! The loss ledger: what was taken and lost of each cgroup, beside what the kernel's own accounting
-//! says should have been taken.
+//! The loss ledger: what was taken and lost in each cgroup, compared with what should have been
+//! taken by the kernel's own accounting.
 //!
 //! Rows of samples say what was taken and lost; [`Account`]s say how much CPU time the kernel
-//! counted for a cgroup and all below it. The ledger puts both into one tree of paths. The kernel's
-//! figure of a cgroup alone is what its subtree has less what the nearest accounted cgroups below
-//! it have, so sums over any selection of cgroups are exact wherever a subtree is complete.
+//! accounted to a cgroup and everything below it. The ledger combines both in one tree of paths.
+//! The kernel's value for a cgroup alone is its subtree's value minus those of the nearest
+//! accounted cgroups below it, so sums over any selection of cgroups are exact wherever a subtree
+//! is complete.
 
 use crate::coverage::{Coverage, share};
 use crate::dictionary::Dictionary;
@@ -28,7 +29,7 @@ pub struct Account {
     pub estimated_ns: u64,
 }
 
-/// What should have been taken, by the kernel's accounting.
+/// How many samples should have been taken, according to the kernel's accounting.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
 pub struct Expected {
     /// CPU time; 0 when the kernel said nothing. Unit: nanoseconds.
@@ -214,8 +215,8 @@ struct Node {
     own: Tally,
     /// Accounts of the subtree.
     accounts: Sums,
-    /// What is expected of the cgroup alone beside the accounts; of samples of windows without
-    /// accounts because they were taken.
+    /// What is expected of the cgroup alone without the accounts: for samples of windows without
+    /// accounts, because they were taken.
     alone: Sums,
 }
 
@@ -245,8 +246,8 @@ impl<'s> LedgerBuilder<'s> {
         }
     }
 
-    /// True when the kernel's accounting can stand beside what `selector` takes: when it asks for
-    /// labels of cgroups only.
+    /// True if the kernel's accounting is comparable to what `selector` selects: if it uses only
+    /// labels of cgroups.
     pub fn is_accountable(selector: &Selector) -> bool {
         let mut matchers = selector.matchers().iter();
         matchers.all(|matcher| key::is_of_cgroup(matcher.label()))

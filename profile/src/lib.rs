@@ -1,12 +1,12 @@
-//! What a profile is: frames, stacks, label sets and samples, and what can be done with them.
+//! Defines what a profile is: frames, stacks, label sets and samples, and the operations on them.
 //!
-//! Everything here is plain data: no I/O, no async, no unsafe. Only this crate says what a profile
-//! is; `proto` turns it into wire form and the daemon, the collector and the CLI use it.
+//! Everything here is plain data: no I/O, no async, no unsafe. Only this crate defines what a
+//! profile is; `proto` converts it to wire form, and the daemon, the collector and the CLI use it.
 //!
 //! A [`Dictionary`] interns strings, frames, stacks (a trie of (parent, frame)) and label sets to
 //! dense 32-bit ids. A [`Profile`] is a dictionary plus sample values keyed by (labels, stack, how
-//! the stack ended). Dense ids mean something only beside their own dictionary; [`Remap`] carries
-//! them from one to another. Across machines a stack is known by its 128-bit [`ContentId`].
+//! the stack ended). Dense ids have a meaning only with their own dictionary; [`Remap`] maps them
+//! from one to another. Across machines a stack is identified by its 128-bit [`ContentId`].
 #![forbid(unsafe_code)]
 
 mod counters;

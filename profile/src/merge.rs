@@ -1,17 +1,17 @@
-//! Merging: one profile into another, and labels merged away.
+//! Merges one profile into another, and merges labels away.
 //!
 //! Merging is commutative and associative on contents: in whatever order windows or hosts are
-//! merged, the same samples and the same [`Info`] come out (ids differ, text does not).
+//! merged, the samples and the [`Info`] are the same (ids differ, text does not).
 
 use crate::dictionary::{Dictionary, Remap};
 use crate::labels::LabelSetId;
 use crate::profile::{Info, Profile};
 use crate::sample::SampleKey;
 
-/// What [`Info::event`] says once profiles of different events were merged.
+/// Value of [`Info::event`] once profiles of different events were merged.
 pub const MIXED_EVENTS: &str = "mixed";
 
-/// Most causes that a merged profile tells; of thousands of hosts the first in order of text.
+/// Most causes in a merged profile; of thousands of hosts, the first ones in text order.
 const CAUSES_MAX: usize = 8;
 
 /// The causes of both, each once.
@@ -24,7 +24,7 @@ fn causes(left: &str, right: &str) -> String {
     kept.join(CAUSES_BETWEEN)
 }
 
-/// What stands between causes.
+/// Separator between causes.
 const CAUSES_BETWEEN: &str = "; ";
 
 /// Why two profiles cannot become one.
@@ -41,7 +41,7 @@ pub enum MergeError {
 }
 
 impl Info {
-    /// Takes in the facts of another profile whose samples are merged into this one's.
+    /// Adds the facts of another profile; its samples are merged into this one's.
     ///
     /// The time range becomes the union (a range of length 0 that starts at 0 is not known and adds
     /// nothing), quality is summed, different events become [`MIXED_EVENTS`], different periods 0.

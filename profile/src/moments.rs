@@ -1,7 +1,7 @@
-//! When samples were taken: the part of a profile that says more than sums.
+//! The times at which samples were taken, which sums do not contain.
 //!
-//! Kept for captures, and for the last minutes of the flight recorder; windows of the past have
-//! none. Moments repeat what the samples of the profile say in sum, for the time they cover, so
+//! They are kept for captures and for the last minutes of the flight recorder; older windows have
+//! none. For the time they cover, moments repeat what the samples of the profile say in sum, so
 //! they are never added to them.
 
 use crate::dictionary::{Dictionary, Remap};
@@ -14,7 +14,7 @@ pub struct Moment {
     pub at_ns: u64,
     /// What was sampled, with ids of the profile's dictionary.
     pub key: SampleKey,
-    /// What it stands for, in the profile's unit.
+    /// Its weight, in the profile's unit.
     pub weight: u64,
 }
 
@@ -25,7 +25,7 @@ pub struct Moments {
     pub start_unix_ns: i64,
     /// Its length; 0: no times were kept. Unit: nanoseconds.
     pub duration_ns: u64,
-    /// Samples of that time whose moment found no room.
+    /// Samples in that time whose moment did not fit.
     pub dropped: u64,
     /// The samples, oldest first.
     pub list: Vec<Moment>,

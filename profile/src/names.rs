@@ -1,8 +1,8 @@
-//! Symbol names as people read them: demangled, whole words of text, never longer than a limit.
+//! Makes symbol names readable: demangled, printable text, never longer than a limit.
 //!
-//! Names are chosen by whoever built the file. Mangled names can be written to expand without end,
-//! so demangling writes into a buffer that stops at the limit, and a panic of a demangler only
-//! costs that one name its demangling.
+//! The author of a file chooses its names. Mangled names can be written to expand without end, so
+//! demangling writes into a buffer that stops at the limit, and a panic of a demangler only costs
+//! that one name its demangling.
 
 use std::borrow::Cow;
 use std::fmt::{self, Write};
@@ -10,8 +10,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 /// Longest function or file name kept. Unit: bytes of UTF-8.
 ///
-/// Longer names are cut and end in `…`. Names of heavy C++ templates reach tens of KiB and tell no
-/// more there; a smaller limit makes overloads of one template look like one function.
+/// Longer names are cut and end in `…`. Names of heavy C++ templates reach tens of KiB and give no
+/// more information there; a smaller limit makes overloads of one template look like one function.
 pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Longest mangled name that is demangled. Unit: bytes. Longer ones are shown as they are, cut.

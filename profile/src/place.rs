@@ -1,18 +1,18 @@
-//! Where code without a symbol lies: what names can be looked up by later.
+//! The place of code without a symbol, by which its name can be looked up later.
 
 use std::fmt;
 
 /// Longest build id that is kept. Unit: hexadecimal digits. Linkers write 16, 32 or 40.
 const BUILD_ID_DIGITS_MAX: usize = 64;
 
-/// Fewest digits of a build id. Fewer tell too little of a file.
+/// Fewest digits of a build ID. Fewer do not identify a file.
 const BUILD_ID_DIGITS_MIN: usize = 8;
 
 /// A function of a file, wherever that file is.
 ///
-/// Stands in [`Frame::system_name`](crate::Frame::system_name) of frames without a symbol, as
-/// `BUILD_ID+0xADDRESS`: so it is part of what the frame is, and functions without names are told
-/// apart.
+/// It is written to [`Frame::system_name`](crate::Frame::system_name) of frames without a symbol,
+/// as `BUILD_ID+0xADDRESS`. So it is part of the frame's identity, and functions without names stay
+/// separate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Place<'a> {
     /// The GNU build id in lower-case hexadecimal.

@@ -1,4 +1,4 @@
-//! A profile: samples with the dictionary of their ids, and what is known of the whole.
+//! A profile: samples, the dictionary of their ids, and facts about all of it.
 
 use crate::coverage::Coverage;
 use crate::dictionary::{Dictionary, Remap};
@@ -11,7 +11,7 @@ use crate::strings::StrId;
 use crate::unit::{coarser, is_time, rescaled};
 use hashbrown::HashMap;
 
-/// Facts about a profile as a whole.
+/// Facts about a complete profile.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Info {
     /// Start of the time covered, nanoseconds since the Unix epoch.
@@ -29,13 +29,13 @@ pub struct Info {
     pub quality: Quality,
     /// What the kernel's own accounting says of the same CPU time.
     pub coverage: Coverage,
-    /// What is known of the waits, in a profile of waits; otherwise zero.
+    /// Statistics of the waits, in a profile of waits; otherwise zero.
     pub waits: Waits,
     /// Why the ends of some waits were not seen, and on which CPUs; empty when all were.
     pub waits_cause: String,
 }
 
-/// The event whose samples are waits. Their weight is time, but no CPU time.
+/// The event with waits as samples. Their weight is time, but not CPU time.
 pub const OFF_CPU: &str = "off-cpu";
 
 impl Info {
@@ -68,14 +68,14 @@ pub struct Profile {
     pub dict: Dictionary,
     /// The samples. Iteration order is arbitrary; see [`Profile::sorted`].
     pub samples: HashMap<SampleKey, Value>,
-    /// Facts about the whole.
+    /// Facts about the complete profile.
     pub info: Info,
     /// When samples were taken, as far as that was kept.
     pub moments: Moments,
 }
 
 impl Profile {
-    /// Adds to the value under `key`, whose ids are of this profile's dictionary.
+    /// Adds to the value under `key`, which has ids of this profile's dictionary.
     pub fn add(&mut self, key: SampleKey, value: Value) {
         *self.samples.entry(key).or_default() += value;
     }
@@ -166,8 +166,8 @@ impl Profile {
     /// The samples of `from..until` of the time the moments cover, as a profile of their own, with
     /// their moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
     ///
-    /// What was missed is known for the whole profile alone: of the part's quality only what its
-    /// samples say is there.
+    /// What was missed is known only for the complete profile, so the part's quality has only what
+    /// its samples show.
     pub fn between(&self, from: u64, until: u64) -> Profile {
         let list = &self.moments.list;
         let first = list.partition_point(|moment| moment.at_ns < from);
@@ -230,8 +230,8 @@ impl Profile {
     }
 }
 
-/// Gives two profiles one unit where one weighs in the coarser unit of the other. Units that have
-/// nothing in common stay, and the profiles cannot be compared.
+/// Converts two profiles to one unit if one uses the coarser unit of the other. Unrelated units
+/// stay, and the profiles cannot be compared.
 pub fn equalize(left: &mut Profile, right: &mut Profile) {
     if coarser(&left.info.unit).is_some_and(|unit| unit == right.info.unit) {
         left.rescale();

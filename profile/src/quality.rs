@@ -1,5 +1,5 @@
-//! What the samples of a profile say of its quality: counted by how each stack ends and whether its
-//! leaf has a name.
+//! The quality of a profile's samples: counts by how each stack ends and whether its leaf has a
+//! name.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind, OTHER_FRAME};
@@ -19,8 +19,8 @@ pub(crate) fn count_quality(
     let _ = count_leaf(quality, source, key, count, own_leaf);
 }
 
-/// Counts samples of one key whose leaf is what `leaf` says. Where the name of that leaf came from,
-/// if it got one later.
+/// Counts samples of one key; `leaf` finds the leaf frame of a stack. Returns the source of the
+/// leaf's name, if the leaf got it later.
 pub(crate) fn count_leaf(
     quality: &mut Quality,
     source: &Dictionary,

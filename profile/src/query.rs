@@ -1,7 +1,7 @@
 //! Queries: samples of a dictionary in, one filtered and grouped profile out.
 //!
 //! A [`Query`] is compiled once and says which samples (by label), which frames, and which labels
-//! stay. A [`QueryRunner`] is fed (key, value) pairs beside the dictionary their ids are of, and
+//! stay. A [`QueryRunner`] is fed (key, value) pairs together with the dictionary of their ids, and
 //! builds the answer without an intermediate profile:
 //!
 //! ```
@@ -24,8 +24,8 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
-//! Cost: labels, frames and stacks are decided once per id and remembered, so a sample of a known
-//! key costs two array look-ups and one hash insert. Memory: 4 bytes per id of the source's stacks
+//! Cost: labels, frames and stacks are evaluated once per id and cached, so a sample with a known
+//! key costs two array lookups and one hash insert. Memory: 4 bytes per id of the source's stacks
 //! and label sets, 1 byte per string and frame filter, and the answer.
 
 use crate::dictionary::{Dictionary, Remap};
@@ -44,7 +44,7 @@ use crate::stack::StackId;
 use crate::strings::StrId;
 use crate::withhold::{self, Withholding};
 
-/// What is asked of a set of samples.
+/// A query on a set of samples.
 #[derive(Clone, Debug)]
 pub struct Query {
     selector: Selector,
@@ -52,7 +52,7 @@ pub struct Query {
     group_by: GroupBy,
 }
 
-/// Takes every sample, whole, with all labels.
+/// Selects every sample, complete, with all labels.
 impl Default for Query {
     fn default() -> Self {
         Query {
@@ -111,7 +111,7 @@ const DROPPED: u32 = u32::MAX - 1;
 /// Runs one [`Query`] over samples and collects the answer.
 pub struct QueryRunner<'q> {
     query: &'q Query,
-    /// What the answer must not tell.
+    /// What the answer must withhold.
     withhold: &'q Withholding,
     /// Source label set → whether it is withheld.
     hidden: Vec<Option<bool>>,
@@ -132,13 +132,13 @@ pub struct QueryRunner<'q> {
 }
 
 impl<'q> QueryRunner<'q> {
-    /// A runner with an empty answer, which may tell everything.
+    /// Creates a runner with an empty answer and nothing to withhold.
     pub fn new(query: &'q Query) -> QueryRunner<'q> {
         QueryRunner::withholding(query, Withholding::nothing())
     }
 
-    /// A runner whose answer tells nothing of what is withheld but its cgroup and its weight. The
-    /// query sees no more of it either, so that no filter can ask what is in it.
+    /// Creates a runner with an answer that shows only the cgroup and the weight of what is
+    /// withheld. The query sees no more of it either, so that no filter can find out what is in it.
     pub fn withholding(query: &'q Query, withhold: &'q Withholding) -> QueryRunner<'q> {
         let mut runner = QueryRunner {
             query,
@@ -158,7 +158,7 @@ impl<'q> QueryRunner<'q> {
         runner
     }
 
-    /// Adds one sample value, whose ids are of `source`, when the query takes it.
+    /// Adds one sample value with ids of `source`, if the query selects it.
     ///
     /// Every call takes the same dictionary, which may have grown since; before samples of another
     /// one call [`QueryRunner::next_dictionary`].
@@ -278,7 +278,7 @@ impl<'q> QueryRunner<'q> {
         self.answer.moments.list.push(Moment { key, ..moment });
     }
 
-    /// Samples so far whose leaf has a name that it got later.
+    /// Samples so far with a leaf that got its name later.
     pub fn named_later(&self) -> NamedLater {
         self.counted.named_later()
     }
@@ -408,7 +408,7 @@ impl<'q> QueryRunner<'q> {
                 }
                 let frame = source.frames.get(frame);
                 text_matches(frame.function)
-                    // If the frame has no name, this is a place, whose digits spell words.
+                    // If the frame has no name, this is a place, and its digits could match words.
                     || frame.system_name != StrId::EMPTY
                         && frame.unnamed == Unnamed::No
                         && text_matches(frame.system_name)
@@ -484,8 +484,8 @@ pub struct Counted {
 }
 
 impl Counted {
-    /// Counts samples of one key, whose ids are of `source`: the same dictionary every time, which
-    /// may have grown, until [`Counted::next_dictionary`] is called.
+    /// Counts samples of one key with ids of `source`: the same dictionary every time, which may
+    /// have grown, until [`Counted::next_dictionary`] is called.
     ///
     /// # Panics
     /// When the ids are not of `source`.
@@ -506,7 +506,7 @@ impl Counted {
         }
     }
 
-    /// Counts samples of which nothing may be told but that they were taken.
+    /// Counts withheld samples, of which only the number may be shown.
     pub fn add_withheld(&mut self, count: u64) {
         self.quality.taken = self.quality.taken.saturating_add(count);
     }
@@ -521,17 +521,17 @@ impl Counted {
         self.quality
     }
 
-    /// Returns those of the counted samples whose leaf got its name later.
+    /// Returns the counted samples with a leaf that got its name later.
     pub fn named_later(&self) -> NamedLater {
         self.named_later
     }
 }
 
 impl Quality {
-    /// Counted samples of a selection, with what was missed on the `whole` before it had labels.
-    /// See [`QueryRunner::finish`].
+    /// Counted samples of a selection, plus what was missed on the `whole`, which had no labels
+    /// yet. See [`QueryRunner::finish`].
     pub fn of_selection(self, whole: Quality) -> Quality {
-        // All by name: who adds a field decides whose it is.
+        // All fields by name, so that adding a field requires a decision here.
         Quality {
             idle: whole.idle,
             lost: whole.lost,

@@ -1,4 +1,4 @@
-//! Profiles that may leave the host.
+//! Profiles that are allowed to leave the host.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind};
@@ -11,8 +11,8 @@ use crate::withhold::{WAKER, Withholding, synthetic};
 use std::collections::HashMap;
 
 impl Withholding {
-    /// The profile as it may leave the host. It has all labels, and was not filtered: neither could
-    /// be told from what filters left.
+    /// The profile as it may leave the host. It must have all labels and must not have been
+    /// filtered, because what to withhold could not be found in what filters left.
     pub fn release(&self, profile: Profile) -> Released {
         if self.is_empty() {
             return Released(profile);
@@ -20,7 +20,7 @@ impl Withholding {
         let query = Query::default();
         let runner = QueryRunner::withholding(&query, self);
         let profile = match profile.info.is_waiting() {
-            // Whose the waker was the stack does not say: perhaps theirs.
+            // The stack does not say who the waker was: it may be a withheld process.
             true => without_wakers(profile),
             false => profile,
         };

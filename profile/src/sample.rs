@@ -1,4 +1,4 @@
-//! What one sample is kept under and counts, and what the samples of a profile miss.
+//! The key and the values of one sample, and what the samples of a profile miss.
 
 use crate::counters::counters;
 use crate::labels::LabelSetId;
@@ -18,9 +18,9 @@ pub struct Value {
 }
 
 impl Value {
-    /// True for a sum that may be more than it says. In nanoseconds that is more than 584
-    /// CPU-years: 1000 hosts of 16 busy CPUs pass it in 13 days. Stores tell such sums in a coarser
-    /// unit ([`crate::unit`]); where there is none, whoever shows it says so.
+    /// True for a sum that may be too small. In nanoseconds the limit is 584 CPU-years: 1000 hosts
+    /// of 16 busy CPUs exceed it in 13 days. Stores give such sums in a coarser unit
+    /// ([`crate::unit`]); if there is none, the display says so.
     pub fn is_capped(self) -> bool {
         self.weight == u64::MAX || self.count == u64::MAX
     }
@@ -33,7 +33,7 @@ impl std::ops::AddAssign for Value {
     }
 }
 
-/// What a sample value is kept under.
+/// The key of a sample value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct SampleKey {
     /// Labels of the samples.
@@ -45,7 +45,7 @@ pub struct SampleKey {
 }
 
 counters! {
-    /// What was missed while a profile was taken, each by its cause. Unit: samples, unless said.
+    /// What was missed while a profile was taken, by cause. Unit: samples, unless stated otherwise.
     pub struct Quality {
         /// Samples that are in the profile.
         pub taken: u64,
@@ -57,13 +57,13 @@ counters! {
         pub throttled: u64,
         /// Samples folded under `[other]` because a bound was reached.
         pub folded: u64,
-        /// Samples whose stack is known to be cut, for whatever cause: see
+        /// Samples with a stack that is known to be cut, for any reason: see
         /// [`StackEnd::is_truncated`].
         pub truncated: u64,
         /// Truncated samples that were cut by the depth limit. The unwinder could not go on with
         /// the others.
         pub depth_limit: u64,
-        /// Samples whose leaf frame has no symbol.
+        /// Samples with a leaf frame without a symbol.
         pub unnamed: u64,
         /// Damaged records, skipped.
         pub malformed: u64,
@@ -79,10 +79,10 @@ counters! {
 }
 
 counters! {
-    /// What is known of the waits that a profile of [`OFF_CPU`](crate::OFF_CPU) is made of. Lengths
-    /// are in nanoseconds.
+    /// Statistics of the waits in a profile of [`OFF_CPU`](crate::OFF_CPU). Lengths are in
+    /// nanoseconds.
     pub struct Waits {
-        /// Waits whose start and end were seen.
+        /// Waits with a known start and end.
         pub complete: u64,
         /// Their length.
         pub complete_ns: u64,
@@ -98,11 +98,11 @@ counters! {
         pub dropped: u64,
         /// The most that they can have lasted.
         pub dropped_ns: u64,
-        /// Waits in the profile whose outer callers are estimated: [`StackEnd::Alike`].
+        /// Waits in the profile with estimated outer callers: [`StackEnd::Alike`].
         pub alike: u64,
         /// Their length.
         pub alike_ns: u64,
-        /// Waits in the profile whose stack is not known to be complete.
+        /// Waits in the profile with a stack that is not known to be complete.
         pub cut: u64,
         /// Their length.
         pub cut_ns: u64,

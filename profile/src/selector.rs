@@ -28,9 +28,9 @@ pub enum SelectorError {
     Syntax {
         /// Byte offset in the text.
         at: usize,
-        /// What could stand there.
+        /// The expected text.
         expected: &'static str,
-        /// What stands there.
+        /// The text found.
         found: String,
     },
     /// An escape that does not exist.

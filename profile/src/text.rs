@@ -1,7 +1,7 @@
-//! Text from strangers: one reversible escaping for line formats, one safe form for showing.
+//! Untrusted text: one reversible escaping for line formats, one safe form for display.
 //!
-//! Function names, comms and cgroup paths are chosen by whoever runs code on the machine. They may
-//! hold separators, terminal escapes, and characters that reorder what a reader sees.
+//! Anybody who runs code on the machine chooses function names, comms and cgroup paths. They may
+//! contain separators, terminal escapes, and characters that reorder what a reader sees.
 //!
 //! The escaping of folded stacks, in full:
 //!
@@ -12,13 +12,13 @@
 //! | newline, carriage return, tab | `\n`, `\r`, `\t` |
 //! | other characters below U+0080 that [`is_hostile`] names | `\xHH` |
 //! | all other characters that [`is_hostile`] names | `\u{H…}` |
-//! | white space at the start or end; a space with only digits and dots behind it | `\x20`, `\u{H…}` |
+//! | white space at the start or end; a space before only digits and dots | `\x20`, `\u{H…}` |
 //! | the `#` of text that is `#` or starts with `# ` | `\x23` |
 //! | the `[` of an ending that reads like an annotation (`_[k]`) | `\x5b` |
 //!
-//! The last three keep a name from being taken for a count (`frame 12`), for a comment line, or for
-//! a frame of another kind. Reading takes a backslash that starts none of these for itself, so
-//! files of other tools read well.
+//! The last three prevent a name from being taken for a count (`frame 12`), for a comment line, or
+//! for a frame of another kind. When reading, a backslash that starts none of these stands for
+//! itself, so files of other tools are read correctly.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
@@ -126,7 +126,7 @@ pub fn escape_folded(text: &str) -> Cow<'_, str> {
     Cow::Owned(out)
 }
 
-/// What [`escape_folded`] was given to write `text`.
+/// Undoes [`escape_folded`].
 pub fn unescape_folded(text: &str) -> Cow<'_, str> {
     if !text.contains('\\') {
         return Cow::Borrowed(text);

@@ -13,7 +13,7 @@ use hashbrown::HashMap;
 /// What the rows of a table stand for.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum TopBy {
-    /// Functions, told apart by name and module.
+    /// Functions, separate by name and module.
     Function,
     /// Modules; functions without one are in the row with the empty name.
     Module,
@@ -121,7 +121,7 @@ fn sorted(mut rows: Vec<TopRow>, total: Value, sort: TopSort, limit: usize) -> T
 /// What costs are added up by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CostBy {
-    /// Functions, told apart by name and module.
+    /// Functions, separate by name and module.
     Function,
     /// Modules.
     Module,
@@ -187,7 +187,7 @@ impl Costs {
         self
     }
 
-    /// Adds samples whose stacks are of `dict`.
+    /// Adds samples with stacks of `dict`.
     ///
     /// # Panics
     /// When a stack is not of `dict`.
@@ -196,9 +196,9 @@ impl Costs {
         self.name(dict, &mut sums, usize::MAX);
     }
 
-    /// Sums samples whose stacks are of `shape`; they are in the table once they are
-    /// [named](Costs::name). Takes time and memory by the stacks of `shape`, about 50 bytes each
-    /// while it runs.
+    /// Sums samples with stacks of `shape`; they are in the table once they are
+    /// [named](Costs::name). Takes time and memory by the number of stacks of `shape`, about 50
+    /// bytes each while it runs.
     ///
     /// # Panics
     /// When a stack is not of `shape`.
@@ -218,8 +218,8 @@ impl Costs {
         })
     }
 
-    /// Takes at most `most` of the sums into the table, under their names in `dict`, which has
-    /// grown at most since its shape was taken. Returns false when that were all.
+    /// Adds at most `most` of the sums to the table, under their names in `dict`, which may only
+    /// have grown since its shape was taken. Returns false if these were all.
     pub fn name(&mut self, dict: &Dictionary, sums: &mut Sums, most: usize) -> bool {
         if self.rows.is_empty() {
             self.strings.reserve(sums.0.len());

@@ -1,8 +1,8 @@
-//! Units of weights, and the coarser ones that answers over a whole fleet are in.
+//! Units of weights, and the coarser units for answers over a large fleet.
 //!
 //! A weight has 64 bits, and many formats read it as signed: in nanoseconds that is 292 CPU-years,
-//! which 1,000 hosts of 16 busy CPUs pass in a week. A sum beyond it is told in a unit a thousand
-//! times as large, which holds 292,000 CPU-years. Agents and stores weigh in the finer unit alone.
+//! which 1,000 hosts of 16 busy CPUs exceed in a week. A larger sum is given in a unit a thousand
+//! times larger, which can express 292,000 CPU-years. Agents and stores use only the finer unit.
 
 use crate::coverage::Coverage;
 use crate::sample::Value;
@@ -16,8 +16,8 @@ const COARSER: [(&str, &str); 2] = [(TIME, "microseconds"), ("cycles", "kilocycl
 /// How many of a unit one of its coarser one is.
 pub const COARSER_BY: u64 = 1000;
 
-/// The largest weight that every format holds: most read it as a signed number. Larger sums are
-/// told in the coarser unit.
+/// The largest weight that every format can hold: most read it as a signed number. Larger sums are
+/// given in the coarser unit.
 pub const WEIGHT_MAX: u64 = i64::MAX as u64;
 
 /// The coarser unit of a unit; `None`: it has none.

@@ -1,8 +1,8 @@
-//! A profile of waits without who ended them.
+//! Removes the wakers from a profile of waits.
 //!
-//! The stack of a wait goes on beyond the thread that waits: `[woken by NAME]` and the waker's
-//! frames. The waker may be of anybody on the host, so it is not for those who may see a part of
-//! the host alone.
+//! The stack of a wait continues beyond the waiting thread with `[woken by NAME]` and the waker's
+//! frames. The waker may be any process on the host, so it must not be shown to somebody who may
+//! see only a part of the host.
 
 use crate::dictionary::Remap;
 use crate::frame::{Frame, FrameId, FrameKind};

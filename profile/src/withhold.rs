@@ -1,8 +1,9 @@
-//! What a host keeps to itself: stacks of the processes that selectors name, counted and not shown.
+//! Withholds stacks that a host keeps to itself: those of processes that selectors name. They are
+//! counted but not shown.
 //!
-//! A sample that is withheld keeps its weight and the labels that say which cgroup it is of, so
-//! totals stay true. Its stack is the one frame `[withheld]`, and names of processes and threads,
-//! which may be anything, are gone. Where it cannot be told whether a sample is meant, it is.
+//! A withheld sample keeps its weight and the labels of its cgroup, so totals stay correct. Its
+//! stack is the single frame `[withheld]`, and names of processes and threads, which may be
+//! anything, are removed. If it is uncertain whether a sample is selected, it is withheld.
 
 use crate::dictionary::Dictionary;
 use crate::filter::{FilterError, LabelMatcher, Selector};
@@ -18,13 +19,13 @@ pub const FRAME: &str = "[withheld]";
 /// The frame that stands for who ended a wait, where that is withheld.
 pub const WAKER: &str = "[woken by a withheld thread]";
 
-/// How a stack that is withheld ended, as far as is told.
+/// The shown end of a withheld stack.
 pub const END: StackEnd = StackEnd::Complete;
 
 /// Most selectors. Each label set is held against all of them once per window.
 pub const SELECTORS_MAX: usize = 64;
 
-/// What the path of a cgroup starts with that has no name.
+/// Prefix of the path of a cgroup without a name.
 const UNKNOWN_CGROUP: &str = "[unknown cgroup";
 
 /// Labels that a container has only once its runtime was asked.
@@ -39,7 +40,7 @@ pub enum WithholdError {
     /// One takes everything.
     #[error("an empty selector matches every process: write `cgroup^=\"/\"` to withhold all")]
     Empty,
-    /// One goes by what a process says of itself.
+    /// A selector uses a label that a process can choose itself.
     #[error(
         "a process can change its own `{label}` and escape: select by cgroup, unit, slice, \
          container, image, pod or namespace"

@@ -1,4 +1,4 @@
-//! Every format of a profile full of hostile names, by goldens.
+//! Tests every format of a profile full of hostile names, with goldens.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"

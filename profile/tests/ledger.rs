@@ -1,4 +1,4 @@
-//! The ledger: what was taken and lost adds up to the rows, and what is expected to the accounts,
+//! Tests the ledger: taken and lost samples add up to the rows, and expected ones to the accounts,
 //! whatever is merged and selected.
 #![expect(
     clippy::unwrap_used,

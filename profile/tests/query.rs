@@ -1,4 +1,4 @@
-//! Queries, grouping and merging over whole profiles.
+//! Tests queries, grouping and merging over complete profiles.
 
 #![expect(
     clippy::unwrap_used,

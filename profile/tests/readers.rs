@@ -1,5 +1,5 @@
-//! What programs of others read in our files: inferno in folded stacks, the Firefox Profiler's
-//! tables in its JSON.
+//! Tests what other programs read from our files: inferno from folded stacks, the Firefox
+//! Profiler's tables in its JSON.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"

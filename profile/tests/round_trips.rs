@@ -1,4 +1,4 @@
-//! What is written is read back; what is damaged is refused.
+//! Tests that what is written is read back, and that damaged input is rejected.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"
@@ -53,7 +53,7 @@ fn folded_text(profile: &Profile) -> String {
     String::from_utf8(out).unwrap()
 }
 
-/// A profile of one stack whose leaf has no symbol, and one whose callers are cut.
+/// A profile of one stack with an unnamed leaf, and one with cut callers.
 fn degraded() -> Profile {
     let mut profile = Profile {
         info: info(),

@@ -1,4 +1,4 @@
-//! Formats that say when samples were taken, and reading what other tools write.
+//! Tests formats that say when samples were taken, and reading what other tools write.
 #![expect(
     clippy::unwrap_used,
     reason = "helpers of tests: a panic is the failure"
@@ -365,7 +365,7 @@ fn sum(column: &serde_json::Value) -> u64 {
         .sum()
 }
 
-/// Nothing in the page asks for anything elsewhere, and the browser is told so.
+/// The page loads nothing from elsewhere, and its policy forbids it.
 fn stands_alone(page: &str) {
     assert!(page.contains("http-equiv=\"Content-Security-Policy\" content=\"default-src 'none';"));
     let page = page.replace("http://www.w3.org/", "");

@@ -1,4 +1,4 @@
-//! What formats say of a profile whose sums are in a coarser unit than agents weigh in.
+//! Tests what formats say about a profile with sums in a coarser unit than agents use.
 #![expect(clippy::unwrap_used, reason = "all of it is tests")]
 
 mod support;

@@ -1,9 +1,9 @@
-//! The calls of each connection, so that who has none does not stay for ever.
+//! Tracks the calls of each connection, so that a connection without calls is closed.
 //!
-//! Bytes say nothing of a peer: inside TLS they may be half a handshake. A call that reached a
-//! service does, from its head to the last byte of its answer. No token is needed for one, but one
-//! without is over at once. Only health is told without a token, and whoever watches it is told for
-//! ever.
+//! Received bytes say nothing about a peer: with TLS they may be half a handshake. A call that
+//! reached a service does, from its head to the last byte of its answer. A call needs no token to
+//! count, but one without a token is over at once. Only health is answered without a token, and a
+//! watch on it lasts forever.
 
 use std::future::Future;
 use std::marker::PhantomData;
@@ -108,7 +108,7 @@ impl Calls {
     }
 }
 
-/// Tells when a connection has had no call for too long: a peer can answer pings for ever.
+/// Detects when a connection has had no call for too long: a peer can answer pings forever.
 #[derive(Debug)]
 pub struct IdleTimer {
     calls: Arc<Calls>,
@@ -153,8 +153,7 @@ impl Drop for Call {
     }
 }
 
-/// Who is at the other end of a connection: what it tells of itself, which is in the extensions of
-/// every request.
+/// The other end of a connection, as recorded in the extensions of every request.
 pub trait Caller: Clone + Send + Sync + 'static {
     /// Its calls.
     fn calls(&self) -> &Arc<Calls>;

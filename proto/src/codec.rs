@@ -1,7 +1,7 @@
-//! How messages come out of and go into the transport: as prost has them.
+//! Encodes and decodes messages for the transport with prost.
 //!
-//! A message is read from one piece of memory. The transport's own codec reads it through a cursor
-//! that is asked and moved for every number, and a window is columns of numbers.
+//! A message is read from one piece of memory. The transport's own codec reads through a cursor
+//! that is queried and advanced for every number, and a window consists of columns of numbers.
 
 use prost::Message;
 use std::marker::PhantomData;

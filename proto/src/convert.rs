@@ -1,9 +1,9 @@
-//! Carries [`Profile`]s to wire chunks and back.
+//! Converts [`Profile`]s to wire chunks and back.
 //!
 //! Out: [`Chunks`] cuts a profile into messages of about [`CHUNK_BYTES_TARGET`]. In:
-//! [`ProfileAssembler`] puts chunks together again. It treats every chunk as an attacker's: ids,
-//! columns, order, depth and total size are checked before anything is kept, and what it builds
-//! goes through the interning of [`Dictionary`], so doubled table rows do no harm.
+//! [`ProfileAssembler`] combines chunks again. It treats every chunk as untrusted: ids, columns,
+//! order, depth and total size are checked before anything is stored, and everything goes through
+//! the interning of [`Dictionary`], so duplicate table rows do no harm.
 
 use crate::wire;
 use profile::{
@@ -248,10 +248,12 @@ pub enum AssembleError {
     /// A stack has more frames than [`STACK_DEPTH_MAX`].
     #[error("failed to assemble profile: a stack is deeper than {STACK_DEPTH_MAX} frames")]
     TooDeep,
-    /// Something else than strings, frames and stacks came where only these may.
-    #[error("failed to assemble tables: they come with `{found}`")]
+    /// A message of definitions contains more than strings, frames and stacks.
+    #[error(
+        "failed to assemble definitions: expected only strings, frames and stacks, found `{found}`"
+    )]
     NotATable {
-        /// What came.
+        /// What else it contains.
         found: &'static str,
     },
 }
@@ -399,12 +401,12 @@ impl ProfileAssembler {
         Ok(())
     }
 
-    /// What frame a number of the sender means.
+    /// The frame for a number of the sender.
     pub(crate) fn sent_frame(&self, id: u32) -> Result<FrameId, AssembleError> {
         row(&self.frames, "frames", id)
     }
 
-    /// Gives up the samples, which there are none of.
+    /// Converts it to the dictionary; there are no samples.
     pub(crate) fn into_dictionary(self) -> Dictionary {
         self.profile.dict
     }

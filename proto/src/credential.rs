@@ -1,10 +1,10 @@
-//! Strings that carry a secret from who hands it out to who uses it: `fpj1_…` lets a host join a
-//! fleet, `fpu1_…` is a person at its collector.
+//! Credentials as strings: `fpj1_…` lets a host join a fleet, `fpu1_…` identifies a person at its
+//! collector.
 //!
-//! A string holds who made it (its number), the secret, and the SHA-256 of the public key of the
-//! fleet's authority: whoever uses it knows from the first connection on that the right collector
-//! answers. A checksum tells a string that was cut or mistyped from one that is wrong. Shape: the
-//! prefix, then base64url of 8, 20, 32 and 4 bytes.
+//! A string contains its number, the secret, and the SHA-256 of the public key of the fleet's
+//! authority, so its user can verify the collector from the first connection on. A checksum
+//! distinguishes a string that was cut or mistyped from one that is wrong. Format: the prefix, then
+//! base64url of 8, 20, 32 and 4 bytes.
 
 use data_encoding::BASE64URL_NOPAD;
 use std::fmt;
@@ -21,7 +21,7 @@ pub const KEY_HASH_BYTES: usize = 32;
 const CRC_BYTES: usize = 4;
 const BYTES: usize = ID_BYTES + SECRET_BYTES + KEY_HASH_BYTES + CRC_BYTES;
 
-/// What a string is good for. Scanners for secrets look for what they start with.
+/// Purpose of a string. Scanners for secrets look for the prefix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Use {
     /// An invitation: a host joins the fleet.

@@ -1,10 +1,10 @@
-//! Frames of stacks that a collector asks for: cut out of an agent's dictionary, and put together
-//! from what a stranger sends.
+//! The frames of stacks that a collector asks for: extracted from an agent's dictionary, and
+//! assembled from untrusted input.
 //!
-//! Most of a new stack are callers that the collector has. A [`Definer`] remembers which stacks are
-//! part of windows that were stored, and names the nearest of them by its content in place of its
-//! frames. Nobody needs to be believed: the hash of a stack follows from that of its caller, so a
-//! caller that the collector has, with frames of its own, makes all that is called from it known.
+//! Most frames of a new stack are callers that the collector already has. A [`Definer`] remembers
+//! which stacks are part of stored windows, and names the nearest of them by its content in place
+//! of its frames. No trust is needed: the hash of a stack follows from that of its caller, so a
+//! caller that the collector has, with its own frames, makes everything called from it known.
 
 use crate::collector as sent;
 use crate::convert::{
@@ -14,8 +14,8 @@ use crate::wire;
 use profile::{ContentId, Dictionary, FrameId, Remap, StackId};
 use std::collections::{HashMap, HashSet};
 
-/// Stacks after which an agent starts a new dictionary, to a collector that asks for one after
-/// `told` (0: it does not say), with `rows` in its newest window.
+/// Number of stacks after which an agent starts a new dictionary, if the collector announced `told`
+/// (0: it announced nothing), with `rows` in its newest window.
 pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     let told = told as usize;
     if told == 0 {
@@ -26,7 +26,7 @@ pub const fn dictionary_stacks_max(told: u32, rows: usize) -> usize {
     if wanted > told { wanted } else { told }
 }
 
-/// What a stream's collector has of the stacks of one dictionary, by the answers it gave.
+/// Tracks which stacks of one dictionary a stream's collector has, by its answers.
 #[derive(Debug, Default)]
 pub struct Definer {
     takes_known: bool,
@@ -221,7 +221,7 @@ impl Cut {
     }
 }
 
-/// What was sent of strings, frames and stacks, checked.
+/// Received strings, frames and stacks, checked.
 #[derive(Default)]
 pub struct DefinedTables {
     /// Strings and frames, no stacks.

@@ -1,4 +1,4 @@
-//! Carries ledgers to wire form and back.
+//! Converts ledgers to wire form and back.
 
 use crate::agent;
 use profile::LedgerRow;
@@ -78,7 +78,7 @@ impl From<LedgerRow> for agent::Cgroup {
 /// second value is how many more there are.
 ///
 /// If there are too many, those with the least CPU time are left out. A parent never has less than
-/// its children, so the tree stays complete. Samples whose cgroup is not known are an entry with an
+/// its children, so the tree stays complete. Samples with an unknown cgroup are an entry with an
 /// empty path.
 pub fn cgroups(rows: Vec<LedgerRow>, limit: usize) -> (Vec<agent::Cgroup>, usize) {
     let mut list: Vec<agent::Cgroup> = rows

@@ -67,9 +67,9 @@ pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 /// pins.
 pub const STREAMS_PER_AGENT: u32 = 4;
 
-/// What may come over the connection before it is read. Unit: bytes. There is room for what fills
-/// all streams: one that is not read never takes the room of the others. A thousand agents hold up
-/// to 2 GiB where a collector reads nothing.
+/// Flow-control window of the connection. Unit: bytes. It has room for all streams' windows, so a
+/// stream that is not read never takes the room of the others. A thousand agents hold up to 2 GiB
+/// if a collector reads nothing.
 pub const CONNECTION_WINDOW_BYTES: u32 = STREAMS_PER_AGENT * STREAM_WINDOW_BYTES;
 
 /// The name in every collector's certificate of its fleet's authority: whatever address, balancer

@@ -1,5 +1,5 @@
-//! Whom a host trusts before it has joined, and whom people do: the collector whose authority has
-//! the key that their invitation or token names, and nobody else.
+//! The trust of a host before it has joined, and of people: they accept only a collector whose
+//! authority has the key named by their invitation or token.
 
 use crate::credential::KEY_HASH_BYTES;
 use ring::digest::{SHA256, digest};
@@ -11,7 +11,7 @@ use rustls::{CertificateError, DigitallySignedStruct, Error, RootCertStore, Sign
 use std::sync::Arc;
 use x509_parser::prelude::{FromDer, X509Certificate};
 
-/// Accepts a server whose chain holds a certificate with this key and is good under it.
+/// Accepts a server if its chain contains a certificate with this key and is valid under it.
 #[derive(Debug)]
 pub struct Pinned {
     authority: [u8; KEY_HASH_BYTES],
@@ -19,7 +19,7 @@ pub struct Pinned {
 }
 
 impl Pinned {
-    /// For the authority whose key has this SHA-256.
+    /// Accepts the authority with a key of this SHA-256 hash.
     pub fn new(authority: [u8; KEY_HASH_BYTES]) -> Pinned {
         Pinned {
             authority,

@@ -1,4 +1,4 @@
-//! Selectors and frame filters from wire form.
+//! Converts selectors and frame filters from wire form.
 
 use crate::agent;
 use profile::{
@@ -8,8 +8,8 @@ use profile::{
 /// Why a request's filters cannot be used.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RequestError {
-    /// More than [`FILTERS_MAX`] of something. Told before anything is compiled: the counts bound
-    /// the work that one request can ask for.
+    /// More than [`FILTERS_MAX`] of something. Reported before anything is compiled: the counts
+    /// bound the work of one request.
     #[error("failed to use {given} {what}: at most {FILTERS_MAX} are allowed")]
     TooMany {
         /// `matchers`, `frame filters`.

@@ -1,4 +1,5 @@
-//! Structs of [`profile`] whose message has the same fields: both ways, one list of fields each.
+//! Converts structs of [`profile`] to messages with the same fields and back, with one list of
+//! fields each.
 
 use crate::{agent, wire};
 use profile::{Coverage, Expected, Quality, Tally, Waits};

@@ -1,4 +1,4 @@
-//! What profiles weigh: encoded, before they are cut into chunks, and as messages in memory.
+//! The size of profiles: encoded, before they are cut into chunks, and as messages in memory.
 
 use crate::convert::CHUNK_BYTES_TARGET;
 use crate::wire;

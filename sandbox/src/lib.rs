@@ -1,14 +1,14 @@
-//! What a daemon gives up, and who can tell: system calls for the whole process (seccomp), files
-//! and ports for threads, or for all of them (Landlock).
+//! Locks a process out of what it does not need: system calls for the complete process (seccomp),
+//! files and ports for threads, or for all of them (Landlock).
 //!
-//! A thread hands its restrictions on to the threads that it starts, and to nobody else. One that
-//! is confined can look at no other process any more: the kernel refuses `/proc/PID/root`, `mem`,
-//! `exe` and `map_files` to whoever is in a domain of Landlock, whatever its rules say. So threads
-//! that sample, read files of others or start captures must neither be confined nor be started by
-//! one that is: the `Starter` of `starter.rs` starts threads for it.
+//! A thread passes its restrictions on to the threads that it starts, and to nothing else. A
+//! confined thread can no longer read other processes: in a Landlock domain the kernel denies
+//! `/proc/PID/root`, `mem`, `exe` and `map_files`, whatever the rules say. So threads that sample,
+//! read files of other processes or start captures must neither be confined nor be started by a
+//! confined thread: the `Starter` of `starter.rs` starts threads for it.
 //!
-//! Threads share memory. This bounds what code can be brought to do that is wrong, not what code
-//! does that somebody put there.
+//! Threads share memory. So this limits what faulty code can be made to do, not what injected code
+//! can do.
 
 use landlock::{
     ABI, Access as _, AccessFs, AccessNet, BitFlags, LandlockStatus, NetPort, PathBeneath, PathFd,
@@ -75,12 +75,12 @@ const HTTP_PORTS: [u16; 2] = [80, 443];
 /// Variables of the environment that name a proxy, each also in small letters.
 const PROXIES: [&str; 3] = ["ALL_PROXY", "HTTPS_PROXY", "HTTP_PROXY"];
 
-/// What to do where less is given up than could be.
+/// Remedy if the kernel supports less than the full sandbox.
 pub const REMEDY: &str = "use a kernel since 5.19 with Landlock (lsm=…,landlock) and seccomp; in a \
     container, allow landlock_* and seccomp in the engine's profile. Or set `sandbox: off` to hide \
     this warning";
 
-/// What a confined thread may still reach.
+/// What a confined thread can still access.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reach {
     /// Files, or directories with all below them, that it may read.
@@ -198,7 +198,7 @@ pub struct Report {
 }
 
 impl Report {
-    /// Tells the log.
+    /// Logs the result.
     pub fn tell(&self) {
         if !self.on {
             tracing::info!("the sandbox is off (`sandbox`)");
@@ -230,14 +230,14 @@ impl Report {
     }
 }
 
-/// Gives up what is not needed, where the configuration wants it, and keeps the account.
+/// Applies the sandbox if configured, and records the result.
 #[derive(Debug)]
 pub struct Sandbox {
     report: Mutex<Report>,
 }
 
 impl Sandbox {
-    /// One in which nothing is given up yet.
+    /// Creates it before anything is restricted.
     pub fn new(on: bool) -> Sandbox {
         Sandbox {
             report: Mutex::new(Report {
@@ -271,8 +271,7 @@ impl Sandbox {
         }
     }
 
-    /// Has the kernel refuse system calls that the process has no use for, to all of its threads,
-    /// for good.
+    /// Makes the kernel permanently deny unneeded system calls to all threads of the process.
     pub fn refuse_calls(&self, calls: Calls) {
         if !lock(&self.report).on {
             return;
@@ -286,12 +285,12 @@ impl Sandbox {
     }
 }
 
-/// Locks a mutex, whether or not a holder has panicked: what it holds is set as a whole.
+/// Locks a mutex, whether or not a holder has panicked: its value is always set completely.
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Why a thread is not confined, as text: it is told and nothing more.
+/// Why a thread is not confined, as text, because it is only reported.
 fn restrict(reach: &Reach) -> Result<u32, String> {
     let told = |error: RulesetError| format!("failed to confine a thread: {error}");
     let read = AccessFs::ReadFile | AccessFs::ReadDir;

@@ -1,17 +1,17 @@
-//! A filter of system calls: what a daemon never does is refused with EPERM.
+//! A filter of system calls: calls that a daemon never makes fail with EPERM.
 //!
-//! It is a list of what is refused, not of what is allowed: libraries and kernels change what they
-//! call, and a daemon that is killed for it helps nobody. For each call the filter's answer depends
-//! on its number alone, so that kernels since 5.11 look it up in a bitmap and do not run the filter
-//! for what it allows.
+//! It lists what is denied, not what is allowed: libraries and kernels change which calls they use,
+//! and a daemon that is killed for that helps nobody. The result depends only on the number of the
+//! call, so that kernels since 5.11 look it up in a bitmap and do not run the filter for allowed
+//! calls.
 
 use crate::sys;
 use libc::{c_long, sock_filter};
 use std::io;
 
-/// What is refused: starting programs, looking into and changing other processes beyond `/proc`,
-/// changing what is mounted, namespaces, the kernel itself and its keys, the clock, other
-/// ways around this filter.
+/// Denied calls: starting programs, reading and changing other processes other than through
+/// `/proc`, changing mounts, namespaces, the kernel itself and its keys, the clock, other ways
+/// around this filter.
 const REFUSED: &[c_long] = &[
     libc::SYS_execve,
     libc::SYS_execveat,
@@ -95,7 +95,7 @@ const LOOKS: &[c_long] = &[
     libc::SYS_syslog,
 ];
 
-/// What a program keeps of the calls that few have a use for.
+/// Rarely needed calls that a program keeps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Calls {
     /// It samples, and looks at other processes. `mounts`: it may have to make a file system of its
@@ -108,7 +108,7 @@ pub enum Calls {
     Server,
 }
 
-/// What makes a mount that no path leads to: tracefs, where the host has none.
+/// Calls that create a mount without a path, for tracefs if the host has none mounted.
 const MOUNTS: &[c_long] = &[libc::SYS_fsopen, libc::SYS_fsconfig, libc::SYS_fsmount];
 
 /// How the kernel names this architecture: `AUDIT_ARCH_…` of linux/audit.h.
@@ -125,7 +125,7 @@ const X32: u32 = 0x4000_0000;
 const NUMBER_AT: u32 = std::mem::offset_of!(libc::seccomp_data, nr) as u32;
 const ARCHITECTURE_AT: u32 = std::mem::offset_of!(libc::seccomp_data, arch) as u32;
 
-/// Refuses the calls to the whole process.
+/// Denies the calls to the complete process.
 ///
 /// # Errors
 /// When the kernel has no filters, or a thread has others.
@@ -190,7 +190,7 @@ fn program(refused: &[c_long]) -> Vec<sock_filter> {
 mod tests {
     use super::*;
 
-    /// What the filter says to a call, run as the kernel does.
+    /// The filter's result for a call, evaluated as the kernel does.
     fn says(program: &[sock_filter], architecture: u32, number: u32) -> u32 {
         let (mut at, mut value) = (0, 0);
         loop {

@@ -1,7 +1,7 @@
-//! Starts threads for threads that are confined: those that it starts are not.
+//! Starts unconfined threads on behalf of confined ones.
 //!
-//! A thread inherits what the one that starts it has given up (see the crate).
-//! Work that looks at other processes is handed to this one, which was started before.
+//! A thread inherits the restrictions of the thread that starts it (see the crate). Work that reads
+//! other processes is handed to this starter, which was started before the restrictions.
 
 use crate::lock;
 use std::io;
@@ -47,8 +47,8 @@ impl Starter {
         Ok(Starter(ask))
     }
 
-    /// Has `work` done on a new thread of this name. Where there is none it is done one after the
-    /// other.
+    /// Runs `work` on a new thread of this name. Without a starter thread the work is done one
+    /// piece after the other.
     pub fn start(&self, name: &'static str, work: impl FnOnce() + Send + 'static) {
         // The thread goes on as long as this handle.
         let _ = self.0.send((name, Box::new(work)));

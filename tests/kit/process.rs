@@ -171,7 +171,7 @@ impl Proc {
 impl Drop for Proc {
     fn drop(&mut self) {
         let _ = self.child.kill();
-        // A file system that never answers can keep it from its end for ever.
+        // A file system that never answers can prevent its end forever.
         if self.wait(END_LIMIT).is_none() {
             eprintln!("`{}` does not end although it was killed", self.name);
         }

@@ -25,13 +25,13 @@ const MEMBERS: i32 = 2;
 const OPENING: &str = "\
 # Protocol: every call and message
 
-What the `.proto` files say, from which this page is generated. Fields are optional, as in all of proto3: an absent one
-has the value that its type starts with (0, empty, false), unless it says otherwise. How the calls are used:
-[gRPC API](grpc-api.md), [wire protocol](wire-protocol.md).
+This page is generated from the `.proto` files. All fields are optional, as always in proto3: an absent field has the
+default value of its type (0, empty, false), unless stated otherwise. How to use the calls: [gRPC API](grpc-api.md),
+[wire protocol](wire-protocol.md).
 
-*Who* says who may make a call of a collector where people and hosts prove who they are: hosts of the fleet, or people of
-this role and above ([roles](../operate/security.md#people)). The agent's calls are for who may open its socket or shows
-its token.
+*Who* says who may make a call to a collector that authenticates people and hosts: hosts of the fleet, or people with
+this role or a higher one ([roles](../operate/security.md#people)). Anybody who can open the agent's socket, or has its
+token, may make the agent's calls.
 ";
 
 /// A file with its comments.

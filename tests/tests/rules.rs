@@ -12,6 +12,9 @@ use testkit::repository::{files, root, rust_sources};
 /// Most lines of a source file. 600 is where to look again; this is where it stops.
 const LINES_MAX: usize = 900;
 
+/// Most columns of a line with a comment only. Wider lines are cut off in side-by-side reviews.
+const COMMENT_COLUMNS_MAX: usize = 100;
+
 /// Where `unsafe` may stand: system calls and shared memory with the kernel. A path that ends with
 /// `/` is a folder.
 const UNSAFE_MAY_STAND_IN: &[&str] = &[
@@ -393,7 +396,7 @@ fn crates_without_unsafe_code_forbid_it() {
 }
 
 /// A guard taken in a field of a struct expression lives until its statement ends, so a field below
-/// that locks the same again waits for itself for ever. A local lets go at once.
+/// that locks the same again waits for itself forever. A local lets go at once.
 #[test]
 fn no_field_of_an_expression_takes_a_lock() {
     // A field and what follows on its lines, up to a comma, a semicolon or a brace.
@@ -453,6 +456,31 @@ fn every_source_file_opens_with_its_duty() {
         silent.is_empty(),
         "files without `//!` in their first line: {silent:?}"
     );
+}
+
+/// Comments are read next to code, in terminals and in reviews.
+#[test]
+fn comment_lines_end_at_100_columns() {
+    let slashes = Regex::new(r"^\s*(//|/\*|\* )").unwrap();
+    let hashes = Regex::new(r"^\s*#").unwrap();
+    let mut wrong = Vec::new();
+    for file in files() {
+        let Ok(text) = std::fs::read_to_string(root().join(&file)) else {
+            continue;
+        };
+        let comment = match file.extension().map(|it| it.to_string_lossy()).as_deref() {
+            Some("rs" | "proto" | "ts" | "tsx" | "js" | "c" | "h") => &slashes,
+            Some("yaml" | "toml" | "sh") => &hashes,
+            None if text.starts_with("#!") => &hashes,
+            _ => continue,
+        };
+        for (number, line) in text.lines().enumerate() {
+            if comment.is_match(line) && line.chars().count() > COMMENT_COLUMNS_MAX {
+                wrong.push(format!("{}:{}", file.display(), number + 1));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "wrap:\n{}", wrong.join("\n"));
 }
 
 #[test]

@@ -1,9 +1,9 @@
 // Works below a frame far larger than any copy of the stack, until SIGTERM. Arguments: a word.
-//   long       one call that lasts for ever
-//   turns MS   two callers of the same frame at the same depth take turns, each so long; the leaf tells
-//              whose turn it is
-//   thread MS [TURN]  for so long in a thread: one call, or calls of the two in turns
-//   held       as long, in a thread whose stack has pages that nobody brings to who touches them
+//   long       one call that never returns
+//   turns MS   two callers of the same frame at the same depth take turns, each for MS; the leaf
+//              shows which of them is running
+//   thread MS [TURN]  runs in a thread for MS: one call, or calls of the two in turns of TURN
+//   held       one call that never returns, in a thread with stack pages that are never paged in
 #include "common.h"
 #include <fcntl.h>
 #include <linux/userfaultfd.h>

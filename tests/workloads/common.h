@@ -1,5 +1,5 @@
-// What every workload shares: CPU time of the thread, work measured in loop turns, an end on SIGTERM
-// and an end of its own, so that a test that was killed leaves nothing running.
+// What every workload shares: CPU time of the thread, work measured in loop turns, an end on
+// SIGTERM, and a maximum lifetime, so that a killed test leaves nothing running.
 #ifndef COMMON_H
 #define COMMON_H
 #ifndef _GNU_SOURCE

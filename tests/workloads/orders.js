@@ -1,5 +1,5 @@
-// Busy in two compiled functions below one that stays with the interpreter, until it is killed or its
-// life is over.
+// Keeps two compiled functions busy below one that stays interpreted, until it is killed or its
+// lifetime has passed.
 'use strict';
 
 const LIFE_MS = 600_000;

@@ -1,10 +1,10 @@
 //! The instructions of a function, from the file that was sampled.
 //!
-//! The file is that of a running process, opened by its mapping or, where that is not allowed, by
-//! its path in the root of the process, or one that was named; it counts only if it has the build
-//! id that samples say. It is a stranger's all the same: each part is bounded before it is read,
-//! and nothing is mapped into memory. Where a function starts and ends is what its unwind
-//! information says, which stripped files have too.
+//! The file is that of a running process, opened through its mapping or, if that is not allowed,
+//! through its path in the root of the process; or it is named by the user. It counts only if it
+//! has the build ID of the samples. It is untrusted all the same: each part is bounded before it is
+//! read, and nothing is mapped into memory. The unwind information, which stripped files also have,
+//! says where a function starts and ends.
 
 use super::regular::PathHandle;
 use crate::terminal::clean;
@@ -63,7 +63,7 @@ pub struct Code {
     unwind: OnceCell<Option<Unwind>>,
 }
 
-/// What says where functions start and end.
+/// The data that says where functions start and end.
 #[derive(Debug)]
 struct Unwind {
     /// `.eh_frame_hdr` and its address.
@@ -248,7 +248,7 @@ impl Code {
     }
 }
 
-/// Where the file of sampled code is looked for.
+/// Where to look for the file of sampled code.
 #[derive(Clone, Debug, Default)]
 pub struct Place {
     /// It was named.

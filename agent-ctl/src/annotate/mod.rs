@@ -1,9 +1,9 @@
 //! `agent-ctl annotate`: one function by source line, and by instruction.
 //!
-//! Windows of the past know functions alone, so it records for a while, with lines and
-//! instructions, as `capture` does (`record.rs` has the way there and back). What comes is added
-//! up here (`tally.rs`); sources (`source.rs`) and code (`code.rs`) are read on this machine, by
-//! this command, never by the agent.
+//! Past windows only have functions, so the command records for a while, with lines and
+//! instructions, as `capture` does (`record.rs` talks to the agent or collector). The result is
+//! summed up here (`tally.rs`). This command, never the agent, reads sources (`source.rs`) and code
+//! (`code.rs`) on this machine.
 
 mod code;
 mod regular;

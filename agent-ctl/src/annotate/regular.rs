@@ -1,9 +1,9 @@
-//! Opens files whose path a stranger chose: regular ones alone, and what was judged is what is
-//! read.
+//! Opens files with untrusted paths: only regular files, and the file that was checked is the one
+//! that is read.
 //!
-//! A path may be that of a device or a pipe, where opening is a deed or waits, or change between
-//! two looks at it. So it is first held without being opened (`O_PATH`), and then opened by what is
-//! held.
+//! A path may name a device or a pipe, for which opening has effects or blocks, or it may change
+//! between two checks. So the file is first opened as `O_PATH`, which has no effect, and then
+//! opened for reading through that handle.
 
 use rustix::fs::{FileType, Mode, OFlags, ResolveFlags, fstat, open, openat2};
 use rustix::io::Errno;
@@ -11,7 +11,8 @@ use std::fs::File;
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
-/// What a path led to, which stays the same whatever becomes of the path; not open for reading.
+/// The file that a path led to. It stays the same even if the path changes, and is not open for
+/// reading.
 #[derive(Debug)]
 pub struct PathHandle(OwnedFd);
 

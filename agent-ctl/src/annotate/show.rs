@@ -1,4 +1,4 @@
-//! How a function that was annotated is shown: as text for people, as JSON for scripts.
+//! Shows an annotated function: as text for people, as JSON for scripts.
 
 use super::code::{Code, Decoded, Place};
 use super::source::Sources;
@@ -23,10 +23,10 @@ const FUNCTIONS_MAX: usize = 8;
 /// dozens.
 const SOURCES_MAX: usize = 8;
 
-/// Kinds of frames whose instructions lie in files.
+/// Kinds of frames with instructions in files.
 const NATIVE: [FrameKind; 2] = [FrameKind::Native, FrameKind::Inlined];
 
-/// What is hot: at least so large a part of the function's samples.
+/// Hot means at least this fraction of the function's samples.
 const HOT: f64 = 0.1;
 
 /// Everything that is known of a function.
@@ -388,7 +388,7 @@ fn part<'p>(
 /// An instruction and its samples.
 type Counted<'p> = (Decoded, Option<At<'p>>);
 
-/// Takes places from `left` and gives the functions they are in, those with most samples first.
+/// Removes places from `left` and returns the functions that contain them, most samples first.
 fn functions<'p>(
     code: &Code,
     binary: &Binary<'p>,

@@ -1,9 +1,9 @@
-//! The text of source files, where this machine has them.
+//! Reads the text of source files, if this machine has them.
 //!
-//! Paths come from the debug information of whatever was sampled, which its author chose. So only
-//! regular files whose name, links followed, is that of a source file are read, up to a bound: a
-//! program cannot have its observer print other files. The file that is read is the one that was
-//! judged (`regular.rs`).
+//! Paths come from the debug information of the sampled program, so its author chose them. Only
+//! regular files named like source files, after following links, are read, up to a bound: a program
+//! cannot make its observer print other files. The file that is read is the one that was checked
+//! (`regular.rs`).
 
 use super::regular::PathHandle;
 use crate::terminal::clean;

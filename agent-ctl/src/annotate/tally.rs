@@ -1,4 +1,4 @@
-//! Adds the samples of one function up, by source line and by instruction.
+//! Sums the samples of one function by source line and by instruction.
 
 use crate::exit::{self, fail};
 use crate::terminal::{clean, fit};
@@ -66,8 +66,8 @@ pub struct Binary<'p> {
 }
 
 impl<'p> Binary<'p> {
-    /// What is known of an instruction of these addresses. A sample counts once, also where it is
-    /// at the start of a call and, by an outer call of the function, within it.
+    /// Data about an instruction at these addresses. A sample counts once, even if it is both at
+    /// the start of a call and, through an outer call of the function, within it.
     pub fn at(&self, instruction: Range<u64>) -> Option<At<'p>> {
         let mut places = self.places.range(instruction.clone());
         let mut found = places.next()?.1.clone();

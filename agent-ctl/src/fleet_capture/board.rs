@@ -1,5 +1,5 @@
-//! How far each host is: lines that are drawn again and again on a terminal, within its screen, and
-//! a line for each step elsewhere.
+//! Shows the progress of each host: on a terminal, lines that are redrawn within its screen;
+//! elsewhere, one line per step.
 
 use crate::terminal::{clean, fit, width};
 use crate::units;
@@ -17,7 +17,7 @@ const SCREEN: (u16, u16) = (80, 24);
 /// Lines of the screen that are left for the prompt and what stood before.
 const ROWS_LEFT: usize = 3;
 
-/// Widest name of a host that is shown whole. Unit: cells.
+/// Widest name of a host that is shown completely. Unit: cells.
 const NAME_CELLS_MAX: usize = 32;
 
 /// The hosts of a capture and how they are shown.
@@ -106,7 +106,7 @@ impl Board {
         let _ = std::io::stderr().write_all(text.as_bytes());
     }
 
-    /// What takes the lines that were drawn off the screen: up to the first, and all below it.
+    /// The escape sequence that erases the drawn lines: up to the first, and all below it.
     fn erase(&mut self) -> String {
         match std::mem::take(&mut self.drawn) {
             0 => String::new(),

@@ -1,4 +1,5 @@
-//! Captures that a collector keeps: the profile of one, as it was when it ended, and its removal.
+//! Captures stored by a collector: gets the profile of one, as it was when it ended, and deletes
+//! one.
 
 use super::list::{listed, service};
 use super::{Outcome, take};

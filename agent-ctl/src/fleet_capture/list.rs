@@ -1,4 +1,4 @@
-//! Captures over the fleet that a collector runs or has run: the list, and ending one.
+//! Captures over the fleet at a collector: lists running and past ones, and ends one.
 
 use super::MESSAGE_BYTES_MAX;
 use crate::capture_info::{self, target};

@@ -1,5 +1,5 @@
-//! `agent-ctl heatmap`: when samples were taken, a column a second, a row a part of it; and the
-//! profile of a range that is picked there.
+//! `agent-ctl heatmap`: shows when samples were taken, with a column per second and a row per part
+//! of it; and gets the profile of a range picked there.
 
 mod pick;
 mod text;

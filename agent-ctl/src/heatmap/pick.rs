@@ -1,4 +1,4 @@
-//! Ranges of a heat map as people write them.
+//! Parses ranges of a heat map.
 
 use crate::when::{Clock, WhenError, duration};
 use profile::Moments;

@@ -1,4 +1,4 @@
-//! A heat map on a terminal: a character a column, coloured blocks where there is colour.
+//! Draws a heat map on a terminal: one character per column, coloured blocks if there is colour.
 
 use crate::terminal::clean;
 use crate::when::Clock;

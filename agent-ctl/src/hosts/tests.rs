@@ -1,4 +1,4 @@
-//! The table of hosts, from what collector and agents say.
+//! Tests the table of hosts, from what collector and agents report.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! The part of the status about the way to the collector.
+//! The part of the status about uploads to the collector.
 
 use crate::terminal::clean;
 use crate::units;
@@ -6,8 +6,8 @@ use crate::when::rfc3339;
 use proto::agent::Export;
 use serde::Serialize;
 
-/// Lines for people: the connection, what waits, what was given up. `age` tells how long ago a time
-/// was.
+/// Lines for people: the connection, what waits, what was dropped. `age` formats how long ago a
+/// time was.
 pub(super) fn lines(export: &Export, age: impl Fn(i64) -> String) -> Vec<String> {
     let connection = match export.connected_since_unix_ns {
         0 => {

@@ -1,4 +1,4 @@
-//! What `top` knows and what keys do to it. No terminal here.
+//! The state of `top` and what keys do to it, without any terminal.
 
 use super::Sort;
 use super::fleet::Table;
@@ -115,7 +115,7 @@ pub struct App {
 }
 
 impl App {
-    /// Nothing came yet.
+    /// Creates it without data.
     pub fn new(view: View, sort: Sort, range: Duration) -> App {
         App {
             view,
@@ -170,7 +170,7 @@ impl App {
         fleet.is_some_and(|fleet| fleet.shown != Some(self.view))
     }
 
-    /// Takes an event in.
+    /// Handles an event.
     pub fn take(&mut self, event: Event) {
         match event {
             Event::Profile(profile, missed) => {

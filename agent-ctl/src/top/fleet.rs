@@ -1,5 +1,5 @@
-//! `top` of a fleet: the collector adds up, here its rows are asked for. What a fleet's stacks and
-//! processes would fill is too much for a second's profile, so each view is a question of its own.
+//! `top` for a fleet: the collector adds up, and the rows are queried here. The stacks and
+//! processes of a fleet are too many for one profile per second, so each view is a separate query.
 
 use super::Sort;
 use super::model::{Row, Rows, View};

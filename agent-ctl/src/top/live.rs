@@ -1,5 +1,5 @@
-//! Runs `top` on a terminal: keys, the stream or the questions, drawing; goes on when the agent or
-//! the collector is back.
+//! Runs `top` on a terminal: keys, the stream or the queries, drawing. It continues when the agent
+//! or the collector comes back.
 
 use super::app::{Agent, App, Event, ViewRequest};
 use super::fleet::{self, POLL_INTERVAL, Question};
@@ -157,7 +157,7 @@ async fn poll(
     }
 }
 
-/// Feeds events from the agent, for ever.
+/// Forwards events from the agent in an endless loop.
 async fn watch(
     client: Client,
     connection: Connection,

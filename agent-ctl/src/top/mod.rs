@@ -1,9 +1,10 @@
-//! `agent-ctl top`: functions, cgroups and processes live; a table once where no terminal is.
+//! `agent-ctl top`: shows functions, cgroups and processes live, or one table if there is no
+//! terminal.
 //!
-//! The agent streams a small profile a second; the last few are kept and merged, so the view covers
-//! a range that slides. `model.rs` turns profiles into rows; a collector is asked for the rows of a
-//! view each window (`fleet.rs`). `app.rs` holds what the person at the terminal chose, `view.rs`
-//! draws, `live.rs` runs it all.
+//! The agent streams a small profile each second; the last few are kept and merged, so the view
+//! covers a sliding range. `model.rs` turns profiles into rows; a collector is asked for the rows
+//! of a view once per window (`fleet.rs`). `app.rs` holds what the user chose, `view.rs` draws,
+//! `live.rs` runs everything.
 
 mod app;
 mod fleet;

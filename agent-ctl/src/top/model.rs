@@ -1,4 +1,4 @@
-//! From profiles to rows: the sliding range, and what it says by function, cgroup and process.
+//! Turns profiles into rows: the sliding range, by function, cgroup and process.
 
 use super::Sort;
 use profile::{FrameKind, Profile, TopBy, TopSort, key};
@@ -58,7 +58,7 @@ impl View {
         }
     }
 
-    /// Heading of the details of a fleet: its processes are told apart by name, so they have none.
+    /// Heading of the details of a fleet: its processes are grouped by name, so they have none.
     pub fn fleet_detail(self) -> &'static str {
         match self {
             View::Processes => "",
@@ -225,7 +225,7 @@ impl Sliding {
         }
     }
 
-    /// Takes the newest profile in and lets those go that are no longer needed to cover the range.
+    /// Adds the newest profile, and drops those that are no longer needed to cover the range.
     pub fn push(&mut self, profile: Profile) {
         self.profiles.push_back(profile);
         let range_ns = u64::try_from(self.range.as_nanos()).unwrap_or(u64::MAX);

@@ -1,4 +1,4 @@
-//! Times, ranges and durations as people write them, in zones whose clocks change.
+//! Tests times, ranges and durations as people write them, in zones that change their clocks.
 
 use super::*;
 
@@ -226,7 +226,7 @@ fn a_time_of_day_is_the_last_one_in_every_zone_and_at_every_hour() {
                 assert_ne!(before, clock.zoned(found).offset(), "{clock:?} {text}");
                 continue;
             }
-            // No later moment looked the same: clocks change by whole half hours.
+            // No later moment looked the same: clocks change by full half hours.
             let mut later = found + 1800 * S;
             while later <= clock.now_ns() {
                 let again = clock.zoned(later).strftime("%H:%M").to_string();

@@ -1,9 +1,9 @@
-//! What a shell completes, in a real bash that runs the script that is printed for it.
+//! Tests completion in a real bash that runs the printed script.
 
 use super::{command, run};
 use std::process::Command;
 
-/// Calls the completion as bash does for a line whose last word is being typed.
+/// Calls the completion as bash does for a line with a last word that is being typed.
 const CALL: &str = r#"
 source "$1"
 shift

@@ -1,4 +1,5 @@
-//! What `agent-ctl doctor` makes of an agent, and what the status says of generated code.
+//! Tests what `agent-ctl doctor` says about an agent, and what the status says about generated
+//! code.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What changed on a fleet, as it is printed.
+//! Tests the printed overview of a fleet.
 
 use super::{Running, empty, json, refused, sound};
 use testkit::fake::collector::Behaviour;

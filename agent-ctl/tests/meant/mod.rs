@@ -1,5 +1,5 @@
-//! What a command line means: formats by file names, labels, times, numbers, and why nothing
-//! matched.
+//! Tests the interpretation of command lines: formats by file names, labels, times, numbers, and
+//! why nothing matched.
 
 use super::{ask, empty, sound};
 

@@ -1,4 +1,4 @@
-//! What `agent-ctl pins` lists and shows.
+//! Tests what `agent-ctl pins` lists and shows.
 
 use super::*;
 

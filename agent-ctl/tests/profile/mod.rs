@@ -1,4 +1,4 @@
-//! What `agent-ctl profile` writes, and where.
+//! Tests what `agent-ctl profile` writes, and where.
 
 use super::*;
 

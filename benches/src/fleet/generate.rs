@@ -104,7 +104,7 @@ pub struct Fleet {
     pub hashes: Vec<ContentId>,
     /// What runs.
     pub services: Vec<Service>,
-    /// Where.
+    /// The hosts.
     pub hosts: Vec<Host>,
     seed: u64,
 }

@@ -255,7 +255,7 @@ async fn ask(
             one("service", service),
             Question::Profile,
         ),
-        ("the whole fleet", 1000.0, Vec::new(), Question::Profile),
+        ("all hosts", 1000.0, Vec::new(), Question::Profile),
         (
             "series by cgroup",
             100.0,

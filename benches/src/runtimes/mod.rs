@@ -198,13 +198,13 @@ fn table(rows: &[Row]) -> Table {
     let mut table = Table::new(&[
         "runtime",
         "samples",
-        "whole",
+        "complete",
         "perf",
         "ratio",
-        "named",
+        "frames named",
         "perf",
         "ratio",
-        "what is not",
+        "missing, by reason",
     ]);
     for Row { name, daemon, perf } in rows {
         let ratio = |ours: Option<f64>, theirs: Option<f64>| {

@@ -258,7 +258,7 @@ pub fn run(time: Duration) -> anyhow::Result<()> {
         "                 fleetprofd  framehop     ratio\n\
          cold, µs/sample  {cold:>10.2} {:>9.2} {:>9.2}\n\
          warm, µs/sample  {warm:>10.2} {peer_warm:>9.2} {:>9.2}\n\
-         whole, %         {:>10.1} {:>9.1} {:>9.2}",
+         complete, %      {:>10.1} {:>9.1} {:>9.2}",
         peer_cold.us,
         cold / peer_cold.us,
         warm / peer_warm,

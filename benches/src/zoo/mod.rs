@@ -298,14 +298,14 @@ fn table(rows: &[Row]) -> Table {
         "program",
         "language",
         "samples",
-        "whole",
+        "complete",
         "by its names",
         "perf, dwarf",
         "perf -g",
         "leaves named",
         "perf",
         "frames named",
-        "what is not",
+        "missing, by reason",
     ]);
     for row in rows {
         let of = |shares: &Option<Shares>, part: fn(&Shares) -> u64| {

@@ -1,8 +1,8 @@
-//! Who tries tokens and invitations that are not good: each address is told so a few times a
-//! minute, and goes to the log once for all of them.
+//! Tracks failed attempts with tokens and invitations: each address gets an answer a few times a
+//! minute, and the log gets one line for all of them.
 //!
-//! Nobody guesses 160 bits; what this bounds is the work and the log of those who try. A token that
-//! is good is taken whatever others tried from the same address.
+//! Nobody can guess 160 bits; this bounds the work and the log lines that attempts cause. A valid
+//! token is accepted whatever others tried from the same address.
 
 use crate::sync::lock;
 use std::collections::HashMap;
@@ -16,10 +16,10 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Failures of one address in that time that are answered with what is wrong.
 const ANSWERED_MAX: u64 = 10;
 
-/// Addresses that are told apart. Those beyond it are one.
+/// Most addresses with separate counts. All further ones share one count.
 const ADDRESSES_MAX: usize = 1024;
 
-/// What a failure is.
+/// A failed attempt.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// It is the first of its address for some time, which goes to the log.
@@ -28,19 +28,19 @@ pub(crate) struct Failed {
     pub limited: Option<Duration>,
 }
 
-/// Failures of an address that are told of together.
+/// Failures of an address that are reported together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
     /// None: of many.
     pub address: Option<IpAddr>,
-    /// Beside those on record by themselves.
+    /// Failures besides those with a line of their own.
     pub count: u64,
 }
 
 struct Tried {
     since: Instant,
     count: u64,
-    /// Those on record by themselves.
+    /// Failures with a line of their own.
     told: u64,
 }
 
@@ -82,7 +82,7 @@ impl Failures {
         (!is_over && known.count >= ANSWERED_MAX).then(|| known.left(now))
     }
 
-    /// Those whose time is over and that had more than the first.
+    /// Sums with an elapsed time and more than one failure.
     pub(crate) fn sums(&self, now: Instant) -> Vec<Sum> {
         let mut sums = Vec::new();
         lock(&self.0).retain(|address, tried| {
@@ -110,7 +110,7 @@ impl Tried {
     }
 }
 
-/// What one customer of a provider has: an address of IPv4, or 64 bits of IPv6.
+/// The network of one customer of an internet provider: an IPv4 address, or 64 bits of IPv6.
 pub(crate) fn network(address: IpAddr) -> IpAddr {
     match address {
         IpAddr::V4(_) => address,

@@ -1,8 +1,8 @@
-//! Who the people are that ask: their role, and the part of the fleet they may see.
+//! The callers of the collector: their role, and the part of the fleet they may see.
 //!
-//! A [`Caller`] is put into the extensions of each request by the listener that took it, and asked
-//! for by what answers. Where none was put there nobody is answered: that somebody is believed is
-//! said by the listener on loopback that believes them.
+//! The listener that accepted a request puts a [`Caller`] into its extensions, and the services
+//! read it. A request without one gets no answer. The listener on loopback, which trusts its
+//! callers, adds one that says so.
 
 mod failures;
 mod people;
@@ -59,7 +59,7 @@ pub enum AccessError {
 pub enum Role {
     /// Scrape metrics.
     Metrics,
-    /// Ask for everything that is stored, and what hosts tell of themselves.
+    /// Query everything that is stored, and what hosts report about themselves.
     Viewer,
     /// Capture on hosts, and upload symbols.
     Operator,
@@ -89,10 +89,10 @@ impl Role {
 /// The name of whoever reaches a listener without logins. Nobody else is called so.
 pub const LOCAL: &str = "local";
 
-/// What stands before a name that a trusted proxy gave, so that it is nobody's with a token.
+/// Prefix of a name from a trusted proxy, so that it differs from names of users with a token.
 pub const PROXIED: &str = "proxy:";
 
-/// What stands before a name that a provider of identities gave.
+/// Prefix of a name from an identity provider.
 pub const SIGNED_IN: &str = "oidc:";
 
 /// Who sent a request.
@@ -107,7 +107,7 @@ pub struct Caller {
 }
 
 impl Caller {
-    /// Whoever reaches a listener without logins.
+    /// The caller on a listener without logins.
     pub fn local() -> Arc<Caller> {
         Arc::new(Caller {
             name: LOCAL.to_owned(),
@@ -130,7 +130,8 @@ impl Caller {
         caller.ok_or_else(|| Status::unauthenticated("the request has no identity"))
     }
 
-    /// Has a request of a listener that believes everybody say so, where nobody is named yet.
+    /// Marks a request on a listener that trusts everybody as one of the local caller, unless it
+    /// already has a caller.
     pub fn believe(extensions: &mut Extensions) {
         if extensions.get::<Arc<Caller>>().is_none() {
             extensions.insert::<Arc<Caller>>(Caller::local());

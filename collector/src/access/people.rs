@@ -1,8 +1,8 @@
-//! Who was let in: people and programs with their tokens, in a database of their own.
+//! The database of users: people and programs with their tokens.
 //!
-//! A change is on the disk before anybody is told of it. Tokens are in memory as well, so that a
-//! call asks no disk. The secret of a token is kept as a hash: 160 random bits need no slow one. A
-//! token that is taken back is told to all its calls.
+//! A change is on disk before anybody is informed of it. Tokens are in memory as well, so that a
+//! call does not wait for the disk. Only a hash of a token's secret is stored: 160 random bits need
+//! no slow hash. When a token is revoked, all its calls are notified.
 
 mod logins;
 mod sign_ins;
@@ -39,7 +39,7 @@ const NAME_BYTES_MAX: usize = 128;
 /// for long go by themselves.
 pub(super) const PEOPLE_MAX: usize = 10_000;
 
-/// How long somebody is listed whose token has ended. Unit: seconds.
+/// How long a user with an expired token is listed. Unit: seconds.
 const ENDED_KEPT_S: i64 = 90 * 86_400;
 
 /// For how long a token is good unless it says otherwise, and at most. Unit: seconds.
@@ -72,7 +72,7 @@ pub struct NewPerson {
     pub name: String,
     /// What they may do.
     pub role: Role,
-    /// A selector; empty: the whole fleet.
+    /// A selector; empty: the complete fleet.
     pub scope: String,
     /// Zero: 90 days. Unit: seconds.
     pub lifetime_s: u32,
@@ -87,7 +87,7 @@ pub struct People {
     sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
     failures: Failures,
-    /// Those for which a provider was asked.
+    /// Failed logins with a provider.
     sign_ins_failed: Failures,
     clock: Clock,
     audit: Audit,
@@ -240,7 +240,7 @@ impl People {
         &self.sessions
     }
 
-    /// Whose token has this number.
+    /// The user with the token of this number.
     pub(super) fn person(&self, id: &[u8; ID_BYTES]) -> Option<Arc<Person>> {
         lock(&self.people).get(id).cloned()
     }
@@ -312,7 +312,7 @@ impl People {
         self.check(token.unwrap_or_default(), peer).map(Some)
     }
 
-    /// Whose token this is.
+    /// The user with this token.
     ///
     /// # Errors
     /// As [`People::authenticate`].
@@ -333,7 +333,7 @@ impl People {
         }
     }
 
-    /// Whose token this is, also where it has expired.
+    /// The user with this token, even if it has expired.
     fn find(&self, token: &str) -> Option<Arc<Person>> {
         let credential = Credential::parse_token(token).ok()?;
         let person = lock(&self.people).get(&credential.id).cloned()?;
@@ -454,7 +454,7 @@ impl People {
     }
 }
 
-/// What those are told who fail again and again.
+/// The error for somebody who fails again and again.
 fn limited(after: Duration) -> Status {
     let text = "too many failed logins from this address; try again later";
     let mut status = Status::resource_exhausted(text);

@@ -1,12 +1,12 @@
-//! The part of the fleet that somebody may see: matchers that are added to whatever they ask.
+//! The part of the fleet that a user may see: matchers that are added to every query of the user.
 //!
-//! A scope looks only at labels that no process chooses for itself: those of its host, which the
-//! fleet's invitations and the agent's configuration give, and those that the agent derives from
-//! the cgroup a process runs in. A process may call itself, its threads and so its service anything
-//! at any time: a scope of such names would show whoever takes them, and lose whoever drops them.
-//! Its matchers are positive, and none takes the empty value: a label that is not known, because an
-//! agent could not find it out or because a coarse rollup has lost it, takes a sample out of every
-//! scope, never into one.
+//! A scope uses only labels that no process can choose: those of its host, which come from the
+//! fleet's invitations and the agent's configuration, and those that the agent derives from the
+//! cgroup of a process. A process can rename itself, its threads and so its service at any time: a
+//! scope of such names would show anybody who adopts them, and lose anybody who drops them. Its
+//! matchers are positive, and none matches the empty value: a missing label, because an agent could
+//! not find it out or a coarse rollup has lost it, takes a sample out of every scope, never into
+//! one.
 
 use super::Caller;
 use profile::{FilterError, LabelMatcher, MatchOp, Selector, key};
@@ -75,7 +75,7 @@ impl Scope {
         Selector::new(all.cloned().collect())
     }
 
-    /// True when it takes hosts as a whole: nothing in it tells what runs on one host apart.
+    /// True if it only selects complete hosts, and does not distinguish what runs on one host.
     pub fn is_of_hosts(&self) -> bool {
         let mut matchers = self.selector.matchers().iter();
         matchers.all(|matcher| is_of_host(matcher.label()))
@@ -104,7 +104,7 @@ impl Scope {
             .all(|matcher| matcher.matches(value(matcher.label())))
     }
 
-    /// The part of it that tells what runs on one host apart; empty: hosts as a whole.
+    /// The part of it that distinguishes what runs on one host; empty: it selects complete hosts.
     pub fn within_host(&self) -> Selector {
         let within = self.selector.matchers().iter();
         let within = within.filter(|matcher| !is_of_host(matcher.label()));
@@ -120,7 +120,7 @@ impl Scope {
 }
 
 impl Caller {
-    /// Refuses what is of the whole fleet to those who may see a part of it.
+    /// Rejects what concerns the complete fleet for users who may see only a part of it.
     ///
     /// # Errors
     /// PERMISSION_DENIED when the caller has a scope.

@@ -1,4 +1,4 @@
-//! The calls about people, and about what was done.
+//! The calls about users and the audit log.
 
 use super::sessions::LINK_LASTS;
 use super::{AccessError, Caller, LOCAL, NewPerson, People, Person, Role};
@@ -47,7 +47,7 @@ pub struct PageAddress {
     pub asks: bool,
 }
 
-/// Where people are let in.
+/// The state where users exist.
 #[derive(Clone)]
 struct Fleet {
     people: Arc<People>,
@@ -56,7 +56,7 @@ struct Fleet {
 }
 
 impl AccessAdmin {
-    /// Where nobody but this machine asks.
+    /// Creates it for callers on this machine only.
     pub fn local(audit: Audit, page: PageAddress) -> AccessAdmin {
         AccessAdmin {
             people: None,
@@ -415,7 +415,7 @@ fn status(error: &AccessError) -> Status {
         AccessError::Invalid(_) => Status::invalid_argument(error.to_string()),
         AccessError::Full => Status::resource_exhausted(error.to_string()),
         AccessError::Store(_) | AccessError::Random => {
-            // What went wrong is for the log of the collector, not for whoever asks.
+            // Logs the error, and hides it from the caller.
             tracing::error!("{}", with_causes(error));
             Status::internal("the collector failed to store this; see its log")
         }

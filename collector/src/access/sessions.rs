@@ -67,7 +67,7 @@ CREATE TABLE IF NOT EXISTS sign_in_names (
 
 pub(crate) type Hash = [u8; 32];
 
-/// Whose a session is.
+/// The owner of a session.
 #[derive(Clone)]
 pub(super) enum Whose {
     /// Whoever is on the collector's machine.
@@ -144,7 +144,7 @@ pub(crate) fn secret() -> Result<String, AccessError> {
 }
 
 impl Sessions {
-    /// Those of the database.
+    /// Loads the sessions in the database.
     pub(super) fn read(database: &Connection) -> Result<Sessions, AccessError> {
         let mut rows = database.prepare("SELECT hash, id, created, used FROM sessions")?;
         let read = rows.query_map([], |row| {
@@ -165,7 +165,7 @@ impl Sessions {
 }
 
 impl Session {
-    /// Ends what is under way in it alone: what a token started ends with the token.
+    /// Ends only the session's own calls in progress; calls of a token end with the token.
     pub(super) fn end(&self) {
         if let Some(signed_in) = self.whose.signed_in() {
             signed_in.end();
@@ -187,7 +187,7 @@ pub(super) fn end(open: &mut HashMap<Hash, Session>, key: &Hash) {
     }
 }
 
-/// Takes out what is beyond the bounds, and what has ended; the newest stays.
+/// Removes sessions beyond the bounds and expired ones; the newest stays.
 pub(super) fn surplus(open: &mut HashMap<Hash, Session>, whose: &Whose, now: i64) -> Vec<Hash> {
     let mut gone: Vec<Hash> = open
         .iter()

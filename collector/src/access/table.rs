@@ -1,10 +1,10 @@
-//! Who may call what where people and hosts prove who they are. What is not in the table is
-//! refused.
+//! The table of who may make which call on listeners that authenticate people and hosts. A call
+//! that is not in the table is rejected.
 
 use super::Role;
 use tonic::Status;
 
-/// Who calls.
+/// The kind of caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Who {
     /// Anybody.
@@ -17,7 +17,7 @@ pub enum Who {
     Person(Role),
 }
 
-/// Who may.
+/// Who may make the call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum May {
     /// Everybody.
@@ -154,7 +154,7 @@ pub fn web_refusal(path: &str, who: Who) -> Option<Status> {
     }
     let row = PATHS.iter().find(|(own, _)| *own == path);
     let row = row.or_else(|| FOLDERS.iter().find(|(own, _)| path.starts_with(own)));
-    // What is nothing else is a file beside the page, or is not there.
+    // Anything else is a file of the page, or does not exist.
     let may = row.map_or(People(Viewer), |(_, may)| *may);
     match (may, who) {
         (Everybody, _) => None,
@@ -176,8 +176,8 @@ fn may(path: &str) -> Option<May> {
     found.map(|(_, may)| *may)
 }
 
-/// Who may make the call of this path, as the reference says it: `everybody`, `hosts`, or the least
-/// role. None: nobody.
+/// Who may make the call with this path, as shown in the reference: `everybody`, `hosts`, or the
+/// lowest role. `None`: nobody.
 pub fn who_may(path: &str) -> Option<&'static str> {
     Some(match may(path)? {
         Everybody => "everybody",

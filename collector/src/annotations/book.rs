@@ -1,5 +1,5 @@
-//! The database: annotations, and what was seen of services and agents, so that a start of the
-//! collector announces nothing that was there before.
+//! The database of annotations and of versions already seen in services and agents, so that after a
+//! start the collector does not report old versions as new.
 
 use super::deploys::{Known, KnownValue, Note};
 use super::limits::{ANNOTATIONS_MAX, BACK_NS_MAX, COUNTING_NS};
@@ -55,7 +55,7 @@ pub(super) enum BookError {
     /// Its directory cannot be made.
     #[error("failed to create directory `{}`", path.display())]
     Directory {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: std::io::Error,
@@ -73,7 +73,7 @@ pub(super) struct Book {
     database: Mutex<Connection>,
 }
 
-/// What a removal took.
+/// What was removed.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Pruned {
     /// Too old.
@@ -139,7 +139,7 @@ impl Book {
         Ok((kept, false))
     }
 
-    /// Those that lie in a range, in part at least, the newest first, as many as `take` wants.
+    /// Annotations that overlap a range, newest first, until `take` has enough.
     pub fn each(
         &self,
         range: Option<(i64, i64)>,
@@ -165,7 +165,7 @@ impl Book {
         asked.query_row(params![id], read).optional()
     }
 
-    /// Takes one back. False: there is none.
+    /// Deletes one. False: it does not exist.
     pub fn remove(&self, id: u64) -> rusqlite::Result<bool> {
         let mut database = lock(&self.database);
         let id = i64::try_from(id).unwrap_or(-1);
@@ -207,7 +207,7 @@ impl Book {
         Ok(Pruned { aged, over })
     }
 
-    /// What was seen, for a start.
+    /// What was seen earlier, for a start.
     pub fn known(&self, now: i64) -> rusqlite::Result<Known> {
         let database = lock(&self.database);
         let mut known = Known::default();
@@ -240,7 +240,7 @@ impl Book {
         Ok(known)
     }
 
-    /// Writes what was found, all of it or nothing. Returns the deploys that are told.
+    /// Writes the findings, all or none. Returns the deployments that are announced.
     pub fn write(&self, notes: &[Note], now: i64) -> rusqlite::Result<Vec<Annotation>> {
         let mut database = lock(&self.database);
         let change = database.transaction()?;
@@ -318,7 +318,7 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
                     params![id],
                 )?;
             }
-            // A host that tells later may have been the first: its windows had waited.
+            // A host that reports later may have been the first: its windows had waited.
             change.execute(
                 "UPDATE annotations SET begun = ?2 WHERE id = ?1 AND begun > ?2 AND begun - ?2 <= ?3",
                 params![id, start, BACK_NS_MAX],

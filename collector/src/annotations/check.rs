@@ -1,4 +1,4 @@
-//! Whether an annotation that somebody adds can be kept, and who may see it.
+//! Checks whether an annotation can be stored, and who may see it.
 
 use super::limits::{
     AHEAD_NS_MAX, LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_MAX, LENGTH_NS_MAX,

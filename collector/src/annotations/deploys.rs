@@ -1,11 +1,11 @@
-//! Finds deploys in what agents bring: a service with an image or a version that it never had, a
-//! host whose agent has another version.
+//! Detects deployments in the data of agents: a service with an image or a version that it never
+//! had, a host with another agent version.
 //!
-//! A service is told by the label `service`, by the repository of its image with its namespace, or
-//! by its unit, whichever is there: in many fleets a container has another name after each start.
-//! What a service runs in its first minutes is what it runs, not a deploy. All is
-//! remembered as hashes, in memory and in the database (`book.rs`), so that a start announces
-//! nothing that was there before. Nothing here blocks: what is to be written waits.
+//! A service is identified by the label `service`, by the repository of its image with its
+//! namespace, or by its unit, whichever exists, because in many fleets a container has another name
+//! after each start. What a service runs in its first minutes is not a deployment. Versions are
+//! remembered as hashes, in memory and in the database (`book.rs`), so that a start reports nothing
+//! that was there before. Nothing here blocks: changes wait to be written.
 
 use super::limits::{
     COUNTED_MAX, COUNTING_NS, DEPLOYS_PER_HOUR_MAX, HOSTS_MAX, LABEL_VALUE_BYTES_MAX, LEARN_NS,
@@ -28,7 +28,7 @@ const VERSION: &str = "version";
 /// Something to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Note {
-    /// A service has this; nothing is told of it.
+    /// A service has this value; nothing is announced.
     Value {
         service: i64,
         value: i64,
@@ -66,7 +66,7 @@ pub(super) enum Note {
     ForgetAgent { host: i64 },
 }
 
-/// What was written before, for a start.
+/// What was written earlier, for a start.
 #[derive(Debug, Default)]
 pub(super) struct Known {
     pub values: Vec<KnownValue>,
@@ -80,7 +80,7 @@ pub(super) struct KnownValue {
     pub service: i64,
     pub value: i64,
     pub first: i64,
-    /// When it was told; 0: it was not.
+    /// When it was announced; 0: it was not.
     pub told: i64,
     pub said: String,
     /// Hosts that were counted.
@@ -100,7 +100,7 @@ struct Service {
 #[derive(Debug)]
 struct Value {
     last: i64,
-    /// When it was told; 0: it was not.
+    /// When it was announced; 0: it was not.
     told: i64,
     /// Hosts that it was seen on, while they are counted.
     hosts: HashSet<i64>,
@@ -116,25 +116,25 @@ struct Agent {
     last: i64,
 }
 
-/// What came of a look, beside what is to be written.
+/// Results besides what has to be written.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Untold {
-    /// Deploys beyond what is told in an hour.
+    /// Deployments beyond the hourly limit, which are not announced.
     pub limited: u64,
-    /// What found no room to be remembered.
+    /// Findings that could not be remembered for lack of room.
     pub dropped: u64,
 }
 
-/// What is known of services and agents.
+/// Known versions of services and agents.
 #[derive(Debug, Default)]
 pub(super) struct Deploys {
     services: HashMap<i64, Service>,
     agents: HashMap<i64, Agent>,
     /// Hosts counted over all values.
     counted: usize,
-    /// When deploys were told, in the last hour.
+    /// Times of deployments announced in the last hour.
     told: VecDeque<i64>,
-    /// Who was told of last, by which label, and the time of the deploy.
+    /// Services announced last, by label, with the time of the deployment.
     recent: VecDeque<(i64, i64, i64)>,
     waiting: Vec<Note>,
     /// How many were taken and are being written.
@@ -144,7 +144,7 @@ pub(super) struct Deploys {
 
 /// Something of a service that may be new.
 struct Sight<'w> {
-    /// Who it is: hash of what tells the service.
+    /// The service: hash of what identifies it.
     identity: i64,
     /// Which label it is: hash of the label's name.
     label: i64,
@@ -157,20 +157,20 @@ struct Sight<'w> {
     said: &'w str,
 }
 
-/// What a label set says of a service.
+/// A service and its version, according to a label set.
 struct Claim<'s> {
     set: &'s LabelSet,
     name: &'s str,
     value: &'s str,
 }
 
-/// What a window says of a service, to be looked at.
+/// A service in a window, to be examined.
 pub(super) struct WindowSight<'w> {
     sight: Sight<'w>,
     claim: Claim<'w>,
 }
 
-/// What a window says of services. Takes no lock: there may be many label sets.
+/// The services in a window. Takes no lock, because there may be many label sets.
 pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
     // Processes of a service say the same, and replicas on a host, too.
     let (mut seen, mut said) = (HashSet::new(), HashSet::new());
@@ -205,7 +205,7 @@ pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
 }
 
 impl Deploys {
-    /// What was known before.
+    /// Creates it with earlier knowledge.
     pub fn new(known: Known) -> Deploys {
         let mut deploys = Deploys::default();
         for one in known.values {
@@ -296,8 +296,8 @@ impl Deploys {
         });
     }
 
-    /// What is to be written, and what was not told of. It is being written until
-    /// [`Deploys::written`] or [`Deploys::put_back`].
+    /// What has to be written, and what was not announced. It counts as being written until
+    /// [`Deploys::written`] or [`Deploys::put_back`] is called.
     pub fn take(&mut self) -> (Vec<Note>, Untold) {
         self.writing = self.waiting.len();
         (
@@ -306,7 +306,7 @@ impl Deploys {
         )
     }
 
-    /// What was taken is written.
+    /// Records that the taken findings were written.
     pub fn written(&mut self) {
         self.writing = 0;
     }
@@ -318,7 +318,7 @@ impl Deploys {
         self.waiting = notes;
     }
 
-    /// Gives the hosts of deploys up that are not counted any more.
+    /// Forgets the hosts of deployments that are no longer counted.
     pub fn expire(&mut self, now: i64) {
         let values = self.services.values_mut();
         for value in values.flat_map(|service| service.values.values_mut()) {
@@ -423,8 +423,8 @@ impl Deploys {
         }
     }
 
-    /// Whether a deploy is told: not when another label told of it a moment ago, nor when too many
-    /// were.
+    /// Whether a deployment is announced: not if it was just announced under another label, nor if
+    /// there were too many.
     fn may_tell(&mut self, sight: &Sight<'_>, now: i64) -> bool {
         let is_same = |&(identity, label, start): &(i64, i64, i64)| {
             identity == sight.identity
@@ -480,7 +480,7 @@ impl Deploys {
     }
 }
 
-/// What a label set says of what runs there.
+/// The services in a label set.
 fn claims(set: &LabelSet) -> impl Iterator<Item = Claim<'_>> {
     let wanted = |(name, value): &(&str, &str)| {
         !value.is_empty() && (*name == key::IMAGE || is_version(name))
@@ -503,7 +503,7 @@ fn is_version(name: &str) -> bool {
     }
 }
 
-/// What tells a service from others; none: nothing does.
+/// What identifies a service; `None`: nothing does.
 fn identity(set: &LabelSet, name: &str) -> Option<i64> {
     let (service, repository) = (set.get(SERVICE), repository(set.get(key::IMAGE)));
     if name == VERSION {
@@ -544,7 +544,7 @@ fn short<'v>(name: &str, value: &'v str) -> &'v str {
     cut(if said.is_empty() { value } else { said }, SAID_BYTES_MAX)
 }
 
-/// What is said of a deploy, and what it is about.
+/// The text and the labels of a deployment.
 fn told(claim: &Claim<'_>, before: &str, said: &str) -> (String, Vec<(String, String)>) {
     let set = claim.set;
     let repository = repository(set.get(key::IMAGE));

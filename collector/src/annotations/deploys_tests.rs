@@ -1,4 +1,4 @@
-//! What is a deploy, and what is none.
+//! Tests what is detected as a deployment, and what is not.
 
 use super::*;
 use crate::annotations::book::Book;

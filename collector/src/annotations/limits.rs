@@ -1,4 +1,4 @@
-//! Every bound of annotations.
+//! All limits of annotations.
 
 use std::time::Duration;
 
@@ -45,28 +45,28 @@ pub const PRUNE_ROUNDS: u32 = 900;
 /// Unit: nanoseconds.
 pub const LEARN_NS: i64 = 600 * 1_000_000_000;
 
-/// Two deploys of a service told by different labels are one when they lie this close. Unit:
+/// Two deployments of a service under different labels are one if they are this close. Unit:
 /// nanoseconds.
 pub const SAME_NS: i64 = 600 * 1_000_000_000;
 
-/// For how long a deploy counts its hosts, and the same version of agents is not told again. Unit:
-/// nanoseconds.
+/// For how long a deployment counts its hosts, and the same version of agents is not announced
+/// again. Unit: nanoseconds.
 pub const COUNTING_NS: i64 = 86_400 * 1_000_000_000;
 
-/// How far a host that tells later may move the time of a deploy back. Unit: nanoseconds.
+/// How far a host that reports later may move the time of a deployment back. Unit: nanoseconds.
 pub const BACK_NS_MAX: i64 = 3600 * 1_000_000_000;
 
-/// Most deploys that are found in an hour. What is beyond is remembered and not told.
+/// Most deployments announced in an hour. Further ones are remembered and not announced.
 pub const DEPLOYS_PER_HOUR_MAX: usize = 100;
 
-/// Most services whose versions are remembered. At the bound the one that was not seen for longest
-/// is forgotten, and is new when it comes again.
+/// Most services with remembered versions. At the limit the one not seen for longest is forgotten,
+/// and counts as new when it comes again.
 pub const SERVICES_MAX: usize = 10_000;
 
 /// Most versions of a service that are remembered.
 pub const VALUES_MAX: usize = 64;
 
-/// Most hosts whose agents' versions are remembered.
+/// Most hosts with remembered agent versions.
 pub const HOSTS_MAX: usize = 20_000;
 
 /// Most hosts counted, over all deploys.

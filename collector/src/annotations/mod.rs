@@ -1,9 +1,9 @@
-//! What happened to the fleet and when: annotations that people and their pipelines add, and
-//! deploys that the collector finds itself (`deploys.rs`).
+//! Events of the fleet: annotations that people and their pipelines add, and deployments that the
+//! collector detects itself (`deploys.rs`).
 //!
-//! They are in a database of the collector (`book.rs`), with every engine of the store, and outlive
-//! the windows of their time. Whoever has a scope sees those whose labels are in it. Every bound is
-//! in `limits.rs`.
+//! They are in a database of the collector (`book.rs`), independent of the store's engine, and
+//! outlive the windows of their time. A caller with a scope sees those with labels in that scope.
+//! All limits are in `limits.rs`.
 
 mod book;
 mod check;
@@ -35,13 +35,13 @@ pub const DEPLOY: &str = "deploy";
 /// Kind of all else.
 pub const NOTE: &str = "note";
 
-/// Who adds what is found.
+/// Author of detected annotations.
 pub const FOUND: &str = "collector";
 
 /// How annotations are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AnnotationOptions {
-    /// Where.
+    /// Its directory.
     pub dir: PathBuf,
     /// For how long after their time. Unit: nanoseconds.
     pub age_ns: i64,
@@ -57,7 +57,7 @@ struct Inner {
     options: AnnotationOptions,
     /// Opened when it is first wanted, and tried again until it can be.
     opened: OnceCell<Opened>,
-    /// What was found could not be written, and that was said.
+    /// Findings could not be written, and that was logged.
     is_failing: AtomicBool,
     clock: Clock,
     audit: Audit,
@@ -71,8 +71,8 @@ struct Opened {
 }
 
 impl Annotations {
-    /// Annotations of a directory. While it cannot be used nothing is found, and people are told
-    /// why.
+    /// Annotations in a directory. While it cannot be used nothing is detected, and callers get the
+    /// reason as an error.
     pub fn new(
         options: AnnotationOptions,
         clock: Clock,
@@ -91,8 +91,8 @@ impl Annotations {
         }))
     }
 
-    /// Opens the database: agents that come before that are not looked at. Why it cannot be is told
-    /// by [`Annotations::keep`].
+    /// Opens the database: data of agents that arrives earlier is not examined.
+    /// [`Annotations::keep`] reports why it cannot be opened.
     pub async fn ready(&self) {
         let _ = self.0.open().await;
     }
@@ -127,7 +127,7 @@ impl Annotations {
                     inner.prune();
                 }
             };
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = spawn_blocking(work).await;
         }
     }
@@ -166,7 +166,7 @@ impl Inner {
         self.opened.get_or_try_init(open).await
     }
 
-    /// What is known of deploys, where that is wanted and can be kept.
+    /// The detected deployments, if detection is on and they can be stored.
     fn deploys(&self) -> Option<MutexGuard<'_, Deploys>> {
         let opened = self.opened.get().filter(|_| self.options.find_deploys)?;
         Some(lock(&opened.deploys))

@@ -1,8 +1,9 @@
-//! The files of the log: `audit-NUMBER.jsonl`, named by their first line's number, and `head.json`,
-//! which says what the last line was.
+//! The files of the log: `audit-NUMBER.jsonl`, named by the number of their first line, and
+//! `head.json`, which records what the last line was.
 //!
-//! A line is on the disk, or was cut off again. A crash in the middle of one leaves a part of it,
-//! which nobody was told is there: the next start cuts it off and says so in a line of its own.
+//! A line is either on disk or was cut off again. A crash in the middle of a line leaves a part of
+//! it, which was never acknowledged: the next start cuts it off and records that in a line of its
+//! own.
 
 use super::Event;
 use crate::durable::replace;
@@ -21,7 +22,7 @@ pub const FILE_BYTES_MAX: u64 = 8 << 20;
 /// Longest line. Unit: bytes. Longer ones lose their details.
 pub(super) const LINE_BYTES_MAX: usize = 64 << 10;
 
-/// What stands for the hash of the line before the first.
+/// Placeholder for the hash of the line before the first.
 pub(super) const START: &str = "0";
 
 const HEAD: &str = "head.json";
@@ -42,7 +43,7 @@ struct Tail {
     head: Head,
 }
 
-/// What the last line was, and the first that is kept.
+/// The last line, and the first stored one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Head {
     pub(super) first: u64,
@@ -64,7 +65,7 @@ struct Line<'a> {
     prev: &'a str,
 }
 
-/// What chains a line.
+/// The link of a line to the previous one.
 #[derive(Deserialize)]
 pub(super) struct Link {
     pub(super) seq: u64,
@@ -343,10 +344,10 @@ pub(super) fn listed(dir: &Path) -> io::Result<Vec<(u64, PathBuf)>> {
     Ok(files)
 }
 
-/// What the last whole line of a file is.
+/// The last complete line of a file.
 #[derive(Default)]
 struct Last {
-    /// Bytes of whole lines, and of what comes after them.
+    /// Bytes of complete lines, and of what comes after them.
     bytes: u64,
     rest: u64,
     seq: Option<u64>,
@@ -371,7 +372,7 @@ fn read_last(path: &Path) -> io::Result<Last> {
         last.hash = Some(hash(&line));
         last.seq = match serde_json::from_slice::<Link>(&line) {
             Ok(link) => Some(link.seq),
-            // Not one of ours; verifying tells.
+            // Not one of ours; verification reports it.
             Err(_) => Some(last.seq.unwrap_or(0) + 1),
         };
     }

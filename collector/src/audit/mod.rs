@@ -1,14 +1,14 @@
-//! What was done at the collector, by whom: an append-only log in which each line has the hash of
-//! the one before it.
+//! The audit log: what was done at the collector, and by whom. It is append-only, and each line has
+//! the hash of the previous one.
 //!
-//! What must be on record is on the disk before it is done: [`Audit::record`] waits for that, and
-//! its caller refuses where it fails. What should be on record, like a host that renews, goes by
-//! [`Audit::note`] and is counted where it is lost. One thread (`fp-audit`) writes what waits, and
-//! syncs once for all of it.
+//! Actions that must be recorded are on disk before they are done: [`Audit::record`] waits for
+//! that, and its caller rejects the action if it fails. Actions that should be recorded, such as a
+//! host's renewal, use [`Audit::note`] and are counted if lost. One thread (`fp-audit`) writes
+//! waiting lines, and syncs once for all of them.
 //!
-//! The log shows whoever cannot write to the disk that nothing was changed behind its back. Who has
-//! the disk can rewrite all of it; what guards against that is the number and hash of its last
-//! line, noted elsewhere.
+//! The log proves that nobody without write access to the disk changed it. Somebody with access to
+//! the disk can rewrite all of it; to detect that, note the number and hash of its last line
+//! elsewhere.
 
 mod chain;
 mod verify;
@@ -55,10 +55,10 @@ pub struct Event {
     outcome: String,
 }
 
-/// It is about to be done.
-pub const BEGUN: &str = "begun";
+/// The action is about to be done.
+pub const BEGUN: &str = "started";
 
-/// It was done.
+/// The action was done.
 pub const DONE: &str = "done";
 
 impl Event {
@@ -105,10 +105,10 @@ fn cut(text: &str) -> String {
     text[..text.floor_char_boundary(TEXT_BYTES_MAX)].to_owned()
 }
 
-/// What waits for the disk.
+/// A line that waits for the disk.
 struct Waiting {
     event: Option<Event>,
-    /// Who waits for it to be there.
+    /// The task that waits until it is on disk.
     done: Option<oneshot::Sender<Result<(), String>>>,
 }
 
@@ -124,7 +124,7 @@ struct Inner {
 }
 
 impl Audit {
-    /// None is kept: for parts of a collector that are tested without one.
+    /// Creates a log that stores nothing, for tests of parts of a collector.
     pub fn off() -> Audit {
         Audit(None)
     }

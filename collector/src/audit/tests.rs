@@ -1,4 +1,4 @@
-//! The chain: whole over restarts and crashes, and broken by whatever else touches it.
+//! Tests the chain: it stays intact across restarts and crashes, and any other change breaks it.
 
 use super::chain::{Chain, FILE_BYTES_MAX, listed};
 use super::*;

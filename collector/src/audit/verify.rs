@@ -1,9 +1,9 @@
-//! Whether the log is complete and unchanged.
+//! Verifies that the log is complete and unchanged.
 
 use super::chain::{Link, START, Snapshot, each_line, hash};
 use std::io;
 
-/// Most problems that are told of; a log that was rewritten has one per line.
+/// Most problems reported; a log that was rewritten has one per line.
 const PROBLEMS_MAX: usize = 20;
 
 /// What was found.

@@ -1,4 +1,4 @@
-//! Section `auth`: a provider of identities that people log in with.
+//! The section `auth`: an identity provider with which people log in.
 
 use config::{Field, Item, Items, Kind, Value};
 use serde::Serialize;
@@ -14,23 +14,23 @@ pub struct Auth {
 /// Section `auth.oidc`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct OidcAuth {
-    /// Who the provider is; none: nobody logs in so.
+    /// The provider; `None`: OpenID Connect is off.
     pub issuer: Option<String>,
-    /// What the collector is called there.
+    /// The collector's client id at the provider.
     pub client_id: Option<String>,
     /// File with what it proves that with.
     pub client_secret_file: Option<PathBuf>,
-    /// What people are told they log in with.
+    /// Name of the provider on the login page.
     pub provider_name: String,
-    /// What is asked for, with spaces between.
+    /// Requested scopes, separated by spaces.
     pub scopes: String,
     /// Claim with the groups.
     pub groups_claim: String,
     /// Claim with the name.
     pub name_claim: String,
-    /// File with authorities that are believed beside those of the system. PEM.
+    /// File with authorities that are trusted in addition to those of the system. PEM.
     pub ca_file: Option<PathBuf>,
-    /// Who is let in: the first that fits.
+    /// Rules for who is let in; the first matching one applies.
     pub rules: Vec<OidcRule>,
 }
 
@@ -53,7 +53,7 @@ impl Default for OidcAuth {
 /// An entry of `auth.oidc.rules`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct OidcRule {
-    /// Who is in this group …
+    /// Members of this group …
     pub group: String,
     /// … has this role …
     pub role: String,
@@ -65,7 +65,7 @@ pub struct OidcRule {
 /// Most rules.
 const RULES_MAX: usize = 64;
 
-/// What an entry of `auth.oidc.rules` may hold.
+/// Keys of an entry in `auth.oidc.rules`.
 pub(super) static RULES: Items = Items {
     what: "rule",
     max: RULES_MAX,

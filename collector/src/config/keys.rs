@@ -1,6 +1,6 @@
-//! The table of keys: the one place that says what a key means, its unit, range, and whether a
-//! reload takes it. `config/collector.yaml` is written from it; defaults stand beside the section
-//! types.
+//! The table of configuration keys: the only place that states what a key means, its unit and
+//! range, and whether a reload applies it. `config/collector.yaml` is generated from it. Defaults
+//! are in the section types.
 
 use super::auth::RULES;
 use super::{Config, Engine, Login, OidcRule, Sandbox};

@@ -1,5 +1,5 @@
-//! The collector's configuration: its keys, and what one key says about another. Reading and
-//! checking is the crate `config`'s.
+//! The collector's configuration: its keys, and the rules between keys. The crate `config` reads
+//! and checks the files.
 
 mod auth;
 mod keys;
@@ -36,17 +36,17 @@ pub struct Config {
     pub listen: Listen,
     /// The page for people of other machines.
     pub web: Web,
-    /// Who logs in by other means than a token.
+    /// Logins without a token.
     pub auth: Auth,
-    /// Who the hosts of the fleet are.
+    /// The hosts of the fleet.
     pub identity: Identity,
     /// What was done, and by whom.
     pub audit: AuditLog,
     /// For how long windows are kept.
     pub retention: Retention,
-    /// What agents may take.
+    /// Limits for agents.
     pub ingest: Ingest,
-    /// What queries may take.
+    /// Limits for queries.
     pub query: Query,
     /// Captures over the fleet.
     pub control: Control,
@@ -211,7 +211,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// What is wrong with `auth.oidc`, beside single values.
+    /// Problems of `auth.oidc` that concern several values.
     fn settle_oidc(&self) -> Vec<(&'static str, String)> {
         let own = &self.auth.oidc;
         let Some(issuer) = &own.issuer else {
@@ -326,7 +326,7 @@ fn is_reachable(text: &str) -> bool {
     !authority.host().is_empty() && text.chars().all(known) && !text.starts_with('-') && port
 }
 
-/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+/// Effective user id; root if it is unknown, so that checks err on the strict side.
 pub fn effective_uid() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let mut lines = status.lines();

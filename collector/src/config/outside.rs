@@ -1,4 +1,4 @@
-//! Which names in certificates of other authorities are hosts of the fleet: the value of
+//! Decides which names in certificates of other authorities are hosts of the fleet: the value of
 //! `identity.outside.hosts`.
 
 /// Start of an ID by SPIFFE, and of ours by a name in DNS.
@@ -9,7 +9,7 @@ pub const DNS: &str = "dns:";
 /// Longest name in DNS. Unit: bytes.
 const DNS_BYTES_MAX: usize = 253;
 
-/// Which names are hosts of the fleet.
+/// The names that are hosts of the fleet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum HostNames {
     /// SPIFFE IDs that start so: `spiffe://DOMAIN/PATH/`.

@@ -26,7 +26,7 @@ pub enum Engine {
 pub enum Sandbox {
     /// As far as the kernel has it.
     Auto,
-    /// Nothing.
+    /// No sandbox.
     Off,
 }
 
@@ -41,13 +41,13 @@ pub struct Listen {
     pub tls: Option<SocketAddr>,
     /// For browsers of other machines, with TLS.
     pub https: Option<SocketAddr>,
-    /// What others call `tls`, where that is not the machine's own name.
+    /// Public name for `tls`, if it is not the machine's own name.
     pub advertise: Option<String>,
 }
 
 impl Listen {
-    /// Where others connect, for lines that they are given: `HOST:PORT` of `advertise`, or else
-    /// `tls`, the address that is listened on.
+    /// The address for others to connect to, `HOST:PORT`: that of `advertise`, or else `tls`, the
+    /// listening address.
     pub fn advertised(&self, tls: SocketAddr) -> String {
         match &self.advertise {
             Some(name) if has_port(name) => name.clone(),
@@ -66,7 +66,7 @@ fn has_port(name: &str) -> bool {
 /// Section `web`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Web {
-    /// What the page is called by browsers.
+    /// URL of the page for browsers.
     pub external_url: Option<String>,
     /// Whether `listen.http` asks who it is.
     pub login: Login,
@@ -100,9 +100,9 @@ pub struct WebTls {
 pub struct WebProxy {
     /// Where it connects from.
     pub from: Option<String>,
-    /// Has the name of whoever asks.
+    /// Header with the user's name.
     pub user_header: Option<String>,
-    /// Has their role.
+    /// Header with the user's role.
     pub role_header: Option<String>,
     /// Their role where it has none.
     pub role: String,
@@ -135,11 +135,11 @@ pub struct Identity {
 /// Section `identity.outside`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Outside {
-    /// Authorities whose certificates are hosts' too. PEM.
+    /// Authorities that also sign certificates of hosts. PEM.
     pub ca_files: Vec<PathBuf>,
     /// Which names in them are hosts.
     pub hosts: Option<String>,
-    /// What is shown to whoever asks for another name. PEM.
+    /// Certificate for clients that ask for another name. PEM.
     pub cert_file: Option<PathBuf>,
     /// Its key. PEM.
     pub key_file: Option<PathBuf>,
@@ -219,7 +219,7 @@ pub struct Pins {
     pub retention_days: u32,
     /// All of them on disk, MiB.
     pub disk_mib: u32,
-    /// Those of one host, MiB.
+    /// Limit per host. Unit: MiB.
     pub host_mib: u32,
 }
 
@@ -400,7 +400,7 @@ impl Pins {
         u64::from(self.disk_mib) << 20
     }
 
-    /// Those of one host. Unit: bytes.
+    /// Limit per host. Unit: bytes.
     pub fn host_bytes(&self) -> u64 {
         u64::from(self.host_mib) << 20
     }

@@ -1,4 +1,4 @@
-//! The sample file, the defaults, and what is refused.
+//! Tests the sample file, the defaults, and what is rejected.
 
 use super::*;
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
-//! Connected agents: those whose control stream is open, by host id, and the commands sent to them.
+//! Connected agents, by host id: those with an open control stream, and the commands sent to them.
 //!
 //! Everything here holds a lock for microseconds; only [`ConnectedAgent::clock_ahead`] waits. A
-//! command is a place in a stream: what the agent reports of it comes to who sent it, and dropping
-//! it tells the agent.
+//! command is a place in a stream: the agent's reports about it go to its sender, and when the
+//! sender drops it, the agent is informed.
 
 use super::limits::{CLOCK_WAIT, COMMANDS_PER_HOST_MAX, COMMANDS_QUEUED, REPORTS_QUEUED};
 use crate::memory::Reservation;
@@ -18,7 +18,7 @@ use std::sync::{Arc, Mutex};
 use tokio::sync::{Notify, mpsc, watch};
 use tonic::Status;
 
-/// What an agent's end of the stream gets.
+/// Messages to the agent.
 pub type Outbox = mpsc::Sender<Result<ControlResponse, Status>>;
 
 /// The agents that are connected.
@@ -33,7 +33,7 @@ struct Inner {
     next: u64,
 }
 
-/// An agent whose control stream is open.
+/// An agent with an open control stream.
 pub struct ConnectedAgent {
     /// The host and its boot.
     pub key: HostKey,
@@ -55,7 +55,7 @@ struct Commands {
     closed: bool,
 }
 
-/// What is known of an agent's clock.
+/// State of an agent's clock.
 struct Pings {
     last: u64,
     /// When the last was sent, on the collector's clock. Unit: nanoseconds since the Unix epoch.
@@ -67,7 +67,7 @@ struct Pings {
 /// Stands for the number of a ping once no ping will be answered any more.
 const NEVER: u64 = u64::MAX;
 
-/// What an agent reported of a command, for who sent it.
+/// A report of an agent about a command, for its sender.
 pub struct Reported {
     /// This; `None` where there was no memory for it.
     pub what: Option<report::What>,
@@ -78,7 +78,7 @@ pub struct Reported {
 /// Why a command cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CommandError {
-    /// Nobody is there to take it.
+    /// Its receiver is gone.
     #[error("the host is no longer connected")]
     Gone,
     /// It has enough to do.
@@ -92,19 +92,19 @@ pub enum CommandError {
     Stalled,
 }
 
-/// What an agent's report is about.
+/// The receiver of an agent's report.
 #[derive(Clone, Debug)]
 pub enum Addressee {
-    /// One that waits for it.
+    /// A sender that waits for it.
     Waiting(mpsc::Sender<Reported>),
     /// A command that was dropped: the report crossed it.
     Past,
-    /// None was ever sent with this number.
+    /// No command was ever sent with this number.
     Never,
 }
 
 impl AgentRegistry {
-    /// Nobody yet.
+    /// Creates it empty.
     pub fn new(metrics: Arc<Metrics>) -> AgentRegistry {
         AgentRegistry {
             inner: Mutex::default(),
@@ -112,8 +112,8 @@ impl AgentRegistry {
         }
     }
 
-    /// An agent has said who it is. The one that was connected with its host id is told to end:
-    /// its connection is most likely gone without a word.
+    /// An agent has identified itself. An earlier connection with its host id is asked to end: it
+    /// is most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
         key: HostKey,
@@ -185,7 +185,7 @@ impl Drop for StreamGuard {
 }
 
 impl ConnectedAgent {
-    /// What it last said of its host.
+    /// The latest facts about its host.
     pub fn facts(&self) -> HostFacts {
         lock(&self.facts).clone()
     }
@@ -227,7 +227,7 @@ impl ConnectedAgent {
         })
     }
 
-    /// Whom a report is for. The last report of a command has nobody waiting behind it.
+    /// The receiver of a report. After the last report of a command nobody waits any more.
     pub fn addressee(&self, number: u64, last: bool) -> Addressee {
         let mut commands = lock(&self.commands);
         let found = match last {
@@ -241,7 +241,7 @@ impl ConnectedAgent {
         }
     }
 
-    /// Who waits for reports learns that none will come.
+    /// Informs those who wait for reports that none will come.
     fn close(&self) {
         let mut commands = lock(&self.commands);
         commands.closed = true;
@@ -250,8 +250,8 @@ impl ConnectedAgent {
         self.answered.send_replace(NEVER);
     }
 
-    /// Asks for a sign of life, and what its clock says: the number of the ping. One that does not
-    /// read is told by its silence.
+    /// Sends a ping, which asks for a sign of life and the agent's clock, and returns its number.
+    /// An agent that does not read is detected by its silence.
     pub fn ping(&self, clock: &Clock) -> u64 {
         let mut pings = lock(&self.pings);
         pings.last += 1;
@@ -310,7 +310,7 @@ impl ConnectedAgent {
     }
 }
 
-/// A command that was sent. Dropped before its last report came, it tells the agent that nobody
+/// A sent command. If it is dropped before its last report came, the agent is informed that nobody
 /// waits.
 pub struct SentCommand {
     agent: Arc<ConnectedAgent>,
@@ -324,7 +324,7 @@ impl SentCommand {
         self.reports.recv().await
     }
 
-    /// Has the capture end with what there is.
+    /// Ends the capture and keeps what it has.
     pub fn cancel(&self) {
         let mut commands = lock(&self.agent.commands);
         if !commands.open.contains_key(&self.number) {

@@ -1,9 +1,9 @@
-//! One capture over the fleet: asks the hosts, tells its client how far they are, merges what
-//! comes, and ends when all have ended or the time is over.
+//! One capture over the fleet: starts it on the hosts, reports their progress to its client, merges
+//! the results, and ends when all hosts have ended or the time is over.
 //!
-//! A task of its own. It never waits for the client while hosts run: what the client does not read
-//! is told later, and for each host only its newest state. Merging runs on a blocking thread,
-//! one host after the other.
+//! Runs as a task of its own. It never waits for the client while hosts run: progress that the
+//! client does not read is sent later, and for each host only its newest state. Merging runs on a
+//! blocking thread, one host after the other.
 
 use super::Control;
 use super::cancel::cancel_asked;
@@ -32,7 +32,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tokio::time::{Instant, MissedTickBehavior};
 use tonic::Status;
 
-/// How often a client is told what has changed.
+/// How often a client gets an update.
 const TELL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// Part of the patience that other collectors have with their hosts.
@@ -41,7 +41,7 @@ const PEER_PATIENCE: f64 = 0.75;
 /// Events of hosts that wait for the fan-out, which takes them at once.
 const EVENTS_QUEUED: usize = 64;
 
-/// What is put on record of a host's refusal. Unit: bytes.
+/// Longest text of a host's rejection in the audit log. Unit: bytes.
 const REFUSAL_BYTES_MAX: usize = 256;
 
 /// Messages that wait for the client.
@@ -56,11 +56,11 @@ pub struct Fanout {
     pub control: Control,
     /// Its place.
     pub slot: Slot,
-    /// What was asked.
+    /// The request.
     pub checked: Checked,
     /// Who is asked.
     pub plan: Plan,
-    /// Who asked, for the audit log.
+    /// The audit event with the caller.
     pub event: audit::Event,
     /// It was asked with frame filters.
     pub filtered: bool,
@@ -74,7 +74,7 @@ pub struct Fanout {
 enum End {
     /// All hosts have ended.
     Done,
-    /// Nobody wants the result.
+    /// Nobody needs the result any more.
     Left,
     /// The collector ends.
     Stopped,
@@ -93,7 +93,7 @@ struct Run {
     /// Why hosts refused, in their own words, for the audit log.
     refusals: Vec<String>,
     undone: usize,
-    /// Hosts that changed since they were told, and those that are being told.
+    /// Hosts that changed since the last update, and those in the current update.
     changed: BTreeSet<usize>,
     telling: VecDeque<usize>,
     plan: Option<FleetPlan>,
@@ -319,7 +319,8 @@ impl Run {
             let news = self.plan.is_some() || !self.telling.is_empty();
             tokio::select! {
                 () = stopped(&mut shutdown) => return End::Stopped,
-                // Whoever left before its number was told could neither find nor end it.
+                // A client that left before it got the number could neither find nor end the
+                // capture.
                 () = client.closed(), if !self.alone => match self.fanout.stays && self.plan.is_none() {
                     true => self.alone = true,
                     false => return End::Left,
@@ -354,7 +355,7 @@ impl Run {
         }
     }
 
-    /// What the asker may see of how far a host is.
+    /// The part of a host's progress that the caller may see.
     fn shown(&self, host: HostProgress) -> HostProgress {
         match self.fanout.checked.caller.sees_parts_of_hosts() {
             true => in_part(host),
@@ -372,7 +373,7 @@ impl Run {
             }
             Event::Ended(ending, None) => self.end(ending),
             Event::Ended(ending, Some(arrived)) => {
-                // Its time was over, which was told.
+                // Its time was over, which was reported.
                 if ending.iter().any(|&(at, _)| !is_over(&self.hosts[at])) {
                     self.waiting.push_back((ending, arrived));
                 }
@@ -391,7 +392,7 @@ impl Run {
         }
     }
 
-    /// Keeps why a host did not capture. Who asked may be told less of it.
+    /// Records why a host did not capture. The client may see less of it.
     fn note_refusal(&mut self, host: &HostProgress) {
         let refused = !host.message.is_empty() && !matches!(host.state(), HostState::Done);
         if refused && self.refusals.len() < HOSTS_NAMED {
@@ -415,7 +416,7 @@ impl Run {
         }
     }
 
-    /// Hosts whose profile has come.
+    /// Hosts with a profile that has arrived.
     fn safe(&self) -> impl Iterator<Item = usize> {
         let waiting = self.waiting.iter().flat_map(|(ending, _)| ending);
         waiting
@@ -578,7 +579,7 @@ impl Run {
     }
 }
 
-/// What came of a capture.
+/// Result of a capture.
 struct Finished {
     past: Option<Profile>,
     own: Option<Profile>,
@@ -631,15 +632,15 @@ async fn keep(
     outcome
 }
 
-/// Counts and logs a capture whose file was not even started.
+/// Counts and logs a capture with a file that was not even started.
 fn lost(fanout: &Fanout, reason: String) -> String {
     fanout.control.0.metrics.captures_kept_failed.inc();
     tracing::warn!(id = fanout.slot.id, reason, "failed to keep a capture");
     reason
 }
 
-/// What is selected, as it is kept: of one that would fill the list with itself nothing, and then
-/// nobody with a scope is shown the capture.
+/// The stored text of the selector; nothing if it is too long, and then callers with a scope do not
+/// see the capture.
 fn selection(selector: &Selector) -> String {
     let text = selector.to_string();
     match text.len() <= LISTED_REQUEST_BYTES_MAX {
@@ -670,8 +671,8 @@ fn record(fanout: &Fanout, refusals: &[String], info: &FleetCaptureInfo) {
     fanout.control.0.audit.note(event);
 }
 
-/// What of a captured profile those may see who see a part of the host: not who ended waits, and
-/// not what is counted over all of the host.
+/// The part of a captured profile for callers who may see a part of the host: without wakers, and
+/// without counts over all of the host.
 fn part_of(profile: Profile, filters: &[FrameFilter]) -> Profile {
     // Filters find nothing that is not shown, but they count again over the complete host.
     let part = evidence::in_part(profile);
@@ -735,7 +736,7 @@ fn chunks(profile: Option<&Profile>) -> impl Iterator<Item = wire::ProfileChunk>
     profile.map(Chunks::new).into_iter().flatten()
 }
 
-/// What became of a message.
+/// Result of sending a message.
 enum Told {
     Read,
     /// The client went away, which is its own affair.

@@ -1,5 +1,5 @@
-//! Captures over the fleet that run and those that ended: who asked for what, from where, and what
-//! came of it.
+//! Running and past captures over the fleet: who started them, for what, from where, and the
+//! result.
 
 use super::limits::{
     FANOUTS_MAX, HISTORY_HOSTS, HISTORY_MAX, LIST_BYTES_MAX, LISTED_REQUEST_BYTES_MAX,
@@ -17,7 +17,7 @@ use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Instant;
 use tokio::sync::watch;
 
-/// Why a fan-out whose client left has ended.
+/// Why a fan-out has ended if its client left.
 pub const CLIENT_LEFT: &str = "the client left";
 
 /// Why one that was cancelled has ended; behind it stands who did it.
@@ -37,7 +37,7 @@ struct Inner {
     ended: VecDeque<(FleetCaptureInfo, Owner)>,
 }
 
-/// Who asked for a capture and what it selects, so that only those who may see it do.
+/// The caller and the selection of a capture, which decide who may see it.
 pub struct Owner {
     name: String,
     /// Hashes of the matchers of its selector, which themselves may be large.
@@ -70,8 +70,8 @@ fn hash(matcher: &LabelMatcher) -> u64 {
     KEY.hash_one((matcher.label(), matcher.op(), matcher.value()))
 }
 
-/// How far a host is, for those who may see a part of what runs on it: what an agent says of its
-/// work, and what it counts, is of the host as a whole.
+/// The progress of a host for callers who may see a part of what runs on it: an agent's own
+/// messages and counts concern the complete host, so they are removed.
 pub fn in_part(mut host: HostProgress) -> HostProgress {
     if let Some(progress) = &mut host.progress {
         progress.samples_all = progress.samples;
@@ -125,7 +125,7 @@ impl Fanouts {
         lock(&self.inner)
     }
 
-    /// Gives no number up to `last` any more.
+    /// Makes new numbers start after `last`.
     pub fn go_on_from(&self, last: u64) {
         let mut inner = self.lock();
         inner.last = inner.last.max(last);
@@ -161,8 +161,8 @@ impl Fanouts {
         })
     }
 
-    /// Has one end with what there is; false when none of this id runs. Somebody with a scope ends
-    /// their own alone: of others it is not told whether they run.
+    /// Ends one with what there is; false if none of this id runs. A caller with a scope can end
+    /// only their own, and does not learn whether others run.
     pub fn cancel(&self, id: u64, peer: &str, caller: &Caller) -> bool {
         let mut inner = self.lock();
         let Some(running) = inner.running.get_mut(&id) else {
@@ -179,7 +179,7 @@ impl Fanouts {
         true
     }
 
-    /// Those that `caller` may see, newest first, as many as fit an answer.
+    /// Captures that `caller` may see, newest first, as many as fit an answer.
     pub fn list(&self, caller: &Caller) -> Vec<FleetCaptureInfo> {
         let inner = self.lock();
         let running = inner.running.values().rev();

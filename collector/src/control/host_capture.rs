@@ -1,9 +1,8 @@
-//! One host's capture in a fan-out: the command, what the agent reports of it, and the profile put
-//! together.
+//! One host's capture in a fan-out: the command, the agent's reports, and the assembled profile.
 //!
-//! A task of its own. It takes every report at once and never waits for the client, so that an
-//! agent's stream is not held up; what an agent sends is an attacker's, and costs its own capture
-//! alone.
+//! Runs as a task of its own. It accepts every report at once and never waits for the client, so
+//! that an agent's stream is not held up. What an agent sends is untrusted, and can only harm its
+//! own capture.
 
 use super::agent_registry::{ConnectedAgent, Reported, SentCommand};
 use super::cancel::cancel_asked;
@@ -20,7 +19,7 @@ use std::sync::Arc;
 use tokio::sync::{mpsc, watch};
 use tonic::Code;
 
-/// What becomes of a host, for its fan-out.
+/// A change of a host, for its fan-out.
 pub enum Event {
     /// It has come further.
     Progress(usize, HostProgress),
@@ -64,15 +63,15 @@ pub enum HostCaptureError {
 pub struct HostCapture {
     /// Its place in the plan.
     pub at: usize,
-    /// What is known of it so far.
+    /// Its progress so far.
     pub progress: HostProgress,
     /// Labels to put on its samples.
     pub labels: Vec<(String, String)>,
     /// Its agent.
     pub agent: Arc<ConnectedAgent>,
-    /// What the collector's clock says.
+    /// The collector's clock.
     pub clock: Clock,
-    /// Where profiles are put together.
+    /// Memory for assembling profiles.
     pub memory: Arc<MemoryPool>,
     /// To the fan-out.
     pub events: mpsc::Sender<Event>,
@@ -112,12 +111,12 @@ pub enum IncomingError {
 }
 
 impl HostCapture {
-    /// Takes what is reported of the command until the last.
+    /// Handles the reports of the command until the last one.
     pub async fn run(mut self, mut sent: SentCommand) {
         let heap_max = self.memory.bytes_max() / HOST_MEMORY_PART;
         let mut incoming = Incoming::new(self.memory.reserve(), HOST_BYTES_MAX, heap_max);
         let outcome = self.reports(&mut sent, &mut incoming).await;
-        // Tells the agent where it has not said its last.
+        // Informs the agent if it has not sent its last report.
         drop(sent);
         let arrived = match outcome {
             Ok(info) => self.finish(info, incoming).await,
@@ -198,7 +197,7 @@ impl HostCapture {
         let _ = self.events.send(event).await;
     }
 
-    /// What a capture that has ended is worth.
+    /// Handles the end of a capture.
     async fn finish(&mut self, info: CaptureInfo, incoming: Incoming) -> Option<Box<Arrived>> {
         let state = info.state();
         self.progress.notices = notices(info.notices);
@@ -258,7 +257,8 @@ impl HostCapture {
 }
 
 impl Incoming {
-    /// Nothing yet: profiles of at most so many encoded bytes each, and so many in memory together.
+    /// Creates it empty, for profiles of at most this many encoded bytes each, and this many in
+    /// memory together.
     pub fn new(held: Reservation, encoded_max: usize, heap_max: usize) -> Incoming {
         Incoming {
             past: None,
@@ -333,7 +333,7 @@ pub fn notices(all: Vec<String>) -> Vec<String> {
     few.map(|notice| bounded(notice)).collect()
 }
 
-/// What a refusal of an agent says.
+/// Text of an agent's rejection.
 pub fn refused(code: i32, message: &str) -> String {
     match message.is_empty() {
         true => format!("it refused: {}", Code::from_i32(code).description()),

@@ -1,8 +1,7 @@
-//! Captures that are kept: what came of each, with its profile, in a file on the collector's own
-//! disk.
+//! Stored captures: the result of each, with its profile, in a file on the collector's own disk.
 //!
-//! They outlive who asked and the collector's restarts, up to an age, a size and a number; the
-//! oldest go first. Numbers of captures are never given twice, so that a link opens the capture
+//! They outlive their client and the collector's restarts, up to an age, a size and a number; the
+//! oldest are removed first. Ids of captures are never reused, so that a link opens the capture
 //! that it was made for, or none.
 
 use super::history::in_part;
@@ -26,7 +25,7 @@ use tokio::sync::OnceCell;
 use tokio::task::spawn_blocking;
 use tonic::Status;
 
-/// The number that was given last, beside the files.
+/// File with the last number given out, next to the captures.
 const LAST: &str = "last";
 
 impl Facts for KeptCapture {
@@ -52,7 +51,7 @@ impl Facts for KeptCapture {
         self.came_unix_ns()
     }
 
-    /// Its end: a long one is not old because it started long ago.
+    /// Time of its end, because a long capture is not old just because it started long ago.
     fn came_unix_ns(&self) -> i64 {
         self.info.as_ref().map_or(0, |info| {
             let elapsed = i64::try_from(info.elapsed_ns).unwrap_or(i64::MAX);
@@ -79,9 +78,9 @@ impl Facts for KeptCapture {
     }
 }
 
-/// What of a kept capture `caller` may see: all of it, or nothing, unless what is counted over
-/// hosts as a whole is not theirs. It is theirs when all that it selects lies in their scope, which
-/// hosts were held to as it ran.
+/// What `caller` may see of a stored capture: all of it or nothing, without counts over complete
+/// hosts if those are outside their scope. They may see it if everything that it selects is in
+/// their scope, which the hosts enforced while it ran.
 pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
     let mut info = kept.info?;
     let Some(scope) = &caller.scope else {
@@ -93,8 +92,8 @@ pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
     }
     if caller.sees_parts_of_hosts() {
         let capture = info.request.as_ref()?.capture.as_ref()?;
-        // Agents look for filters in the frames of who ended waits, too: which samples there are
-        // would tell of those.
+        // Agents apply filters to the frames of wakers, too: which samples there are would reveal
+        // those.
         if capture.event == OFF_CPU && kept.filtered && !kept.in_part {
             return None;
         }
@@ -115,7 +114,7 @@ pub struct KeptCaptures {
 }
 
 impl KeptCaptures {
-    /// Those of a directory.
+    /// Creates it for a directory.
     pub fn new(
         (dir, bounds): (PathBuf, Bounds),
         clock: Clock,
@@ -131,7 +130,7 @@ impl KeptCaptures {
         }
     }
 
-    /// The files. `first` is told the number that was given last, once they are open.
+    /// The files. `first` gets the last number given out, once they are open.
     ///
     /// # Errors
     /// UNAVAILABLE with the reason, while they cannot be used.

@@ -1,4 +1,4 @@
-//! Kept captures, on disks that misbehave, and for people with scopes.
+//! Tests stored captures, on disks that misbehave, and for people with scopes.
 
 use super::*;
 use crate::access::Scope;

@@ -1,5 +1,4 @@
-//! What control streams, captures over the fleet and their results may cost: bounds with what
-//! happens at each.
+//! Limits of control streams, captures over the fleet and their results, and what happens at each.
 
 use std::time::Duration;
 
@@ -19,7 +18,7 @@ pub const COMMANDS_PER_HOST_MAX: usize = 8;
 /// agent's stream is not read.
 pub const REPORTS_QUEUED: usize = 4;
 
-/// How often collectors on one store tell each other which agents are connected.
+/// How often collectors with one store announce their connected agents to each other.
 pub const ANNOUNCE_INTERVAL: Duration = Duration::from_secs(20);
 
 /// How long that is believed. Unit: nanoseconds: three times as long.
@@ -32,7 +31,7 @@ pub const ELSEWHERE_MAX: usize = 65_536;
 /// Largest profile of another collector's hosts, past and capture each. Unit: encoded bytes.
 pub const PEER_BYTES_MAX: usize = RESULT_BYTES_MAX;
 
-/// Largest message of another collector. Unit: bytes. Its result tells of a thousand hosts, each
+/// Largest message of another collector. Unit: bytes. Its result reports a thousand hosts, each
 /// with up to 9 KiB.
 pub const PEER_MESSAGE_BYTES_MAX: usize = 16 << 20;
 
@@ -98,8 +97,8 @@ pub const MOMENTS_MAX: usize = 2_000_000;
 /// it times are left out, and then hosts.
 pub const RESULT_BYTES_MAX: usize = proto::convert::PROFILE_BYTES_MAX;
 
-/// How long an agent that has answered is waited for to tell its clock once more. One that does not
-/// counts with what was last known of it.
+/// How long to wait for an agent that has answered to send its clock once more. If it does not, the
+/// last known value is used.
 pub const CLOCK_WAIT: Duration = Duration::from_secs(2);
 
 /// How far the times of a host may lie outside of its capture before its clock is taken to be
@@ -139,7 +138,8 @@ pub const LIST_DEFAULT: usize = 1000;
 /// Most captures in a list.
 pub const LIST_MAX: usize = 10_000;
 
-/// How long a client waits for the disk to take a capture. It is told then that it may not be kept.
+/// How long a client waits for the disk to store a capture. Then it is informed that the capture
+/// may not be stored.
 pub const KEEP_PATIENCE: Duration = Duration::from_secs(60);
 
 /// How often it is looked whether captures have reached their age.
@@ -151,7 +151,7 @@ pub const LISTED_TEXT_BYTES_MAX: usize = 512;
 /// Largest request that is listed with its matchers and filters. Unit: encoded bytes.
 pub const LISTED_REQUEST_BYTES_MAX: usize = 16 << 10;
 
-/// Longest silence towards a client; then a host is told once more.
+/// Longest silence towards a client; then the state of a host is repeated.
 pub const QUIET_MAX: Duration = Duration::from_secs(2);
 
 /// For how long agents are waited for.

@@ -1,7 +1,8 @@
-//! From the profiles of hosts to one: labels of hosts put on, times made to fit together, memory
-//! kept.
+//! Merges the profiles of hosts into one: adds the labels of hosts, aligns times, and bounds
+//! memory.
 //!
-//! Merging is work: it runs on a blocking thread, one host after the other, as they come.
+//! Merging takes CPU time, so it runs on a blocking thread, one host after the other, as they
+//! arrive.
 
 use super::limits::{CLOCK_SLACK_NS, MOMENT_BYTES, MOMENTS_MAX, RESULT_BYTES_MAX, TIMES_PART};
 use crate::ingest::limits::CLOCK_WARNING_NS;
@@ -14,7 +15,7 @@ use std::collections::HashMap;
 /// with room to spare. Unit: nanoseconds.
 const PAST_SLACK_NS: i64 = 3_600_000_000_000;
 
-/// What came of one host, or of another collector's hosts, complete.
+/// The complete profile of one host, or of another collector's hosts.
 pub struct Arrived {
     /// The flight recorder's profile.
     pub past: Option<Profile>,
@@ -51,7 +52,7 @@ pub struct Bounds {
 }
 
 impl Bounds {
-    /// Those of results that have so much memory together.
+    /// Bounds for results that may use this much memory together.
     pub fn of(memory_bytes: usize) -> Bounds {
         Bounds {
             memory_bytes,
@@ -67,7 +68,7 @@ pub struct Merged {
     pub past: Option<Profile>,
     /// The captures' profiles, merged.
     pub own: Option<Profile>,
-    /// Samples whose times found no room.
+    /// Samples whose times did not fit.
     pub times_shed: u64,
     /// The memory of it.
     pub held: Reservation,
@@ -86,7 +87,7 @@ pub enum MergeError {
         /// The bound.
         mib: usize,
     },
-    /// Whoever asked could not take it.
+    /// The client could not accept it.
     #[error(
         "no room to merge the profile of the host: a result may take {mib} MiB; capture fewer \
          hosts, or group by fewer labels"
@@ -101,7 +102,7 @@ pub enum MergeError {
 }
 
 impl Merged {
-    /// Nothing yet, in memory of `held`.
+    /// Creates it empty, in memory of `held`.
     pub fn new(held: Reservation, bounds: Bounds) -> Merged {
         Merged {
             past: None,
@@ -177,7 +178,7 @@ impl Merged {
         }
     }
 
-    /// What readers of the result take, of each side.
+    /// Bounds what readers of the result accept, for each side.
     fn fit_encoded(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
         let Bounds {
             moments,
@@ -208,8 +209,8 @@ impl Merged {
         Ok(shed)
     }
 
-    /// Holds memory for a host beside its own: what is merged grows by as much at most, but for
-    /// tables that double.
+    /// Reserves as much memory for a host as it already takes: the merged profile grows by that at
+    /// most, except for tables that double.
     fn reserve(&mut self, arrived: &mut Arrived) -> bool {
         let bytes = heap_bytes(&arrived.past) + heap_bytes(&arrived.own);
         arrived.held.settle(bytes);

@@ -11,9 +11,9 @@
 //! people ──Capture──▶ service ──▶ select            (hosts with samples ∩ connected hosts)
 //! ```
 //!
-//! What came of a capture is kept in a file (`kept.rs`), which its link opens for everyone who may
-//! see it (`replay.rs`). No port is open on hosts. Every bound is in `limits.rs`; results of all
-//! fan-outs together have as much memory as one query (`memory.rs`).
+//! The result of a capture is stored in a file (`kept.rs`), which its link opens for everyone who
+//! may see it (`replay.rs`). Hosts need no open port. All limits are in `limits.rs`; the results of
+//! all fan-outs together may use as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod cancel;
@@ -47,21 +47,21 @@ use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-/// What control streams and captures may take.
+/// Limits of control streams and captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ControlOptions {
-    /// Agents that are connected at a time. More are told to come again later.
+    /// Most connected agents. Further ones must retry later.
     pub streams: usize,
     /// Memory for results. Unit: bytes.
     pub memory_bytes: usize,
     /// For how long agents are waited for.
     pub timeouts: Timeouts,
-    /// Where other collectors on the same store reach this one; none: they are not told of its
-    /// agents.
+    /// Address at which other collectors on the same store reach this one; `None`: its agents are
+    /// not announced to them.
     pub advertise: Option<String>,
     /// Where captures are kept.
     pub captures_dir: PathBuf,
-    /// What they may take there.
+    /// Their limits there.
     pub captures: Bounds,
 }
 
@@ -124,7 +124,7 @@ impl Control {
                 continue;
             }
             let kept = self.0.kept.clone();
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = tokio::task::spawn_blocking(move || kept.prune()).await;
         }
     }
@@ -136,8 +136,8 @@ impl Control {
         self.0.kept.open(|last| fanouts.go_on_from(last)).await
     }
 
-    /// Announces to the other collectors on the store which agents are connected here, until the
-    /// end. Done at once where nobody is to be told.
+    /// Announces the connected agents to the other collectors on the store, until the end. Returns
+    /// at once if there is nobody to inform.
     pub async fn announce(self) {
         let Some(collector) = self.0.options.advertise.clone() else {
             return;

@@ -1,8 +1,8 @@
-//! Another collector's hosts in a fan-out: those that are connected there, asked through it.
+//! Another collector's hosts in a fan-out: hosts that are connected there, captured through it.
 //!
-//! A task of its own, as a host's capture is (`host_capture.rs`). The other collector merges what
-//! its hosts answer, so that one profile comes for all of them, with the labels of hosts on it. It
-//! is asked by id and forwards nothing itself.
+//! Runs as a task of its own, as a host's capture does (`host_capture.rs`). The other collector
+//! merges the answers of its hosts, so one profile arrives for all of them, with the labels of
+//! hosts. The hosts are requested by id, and the other collector forwards nothing itself.
 
 use super::cancel::cancel_asked;
 use super::host_capture::{Event, Incoming, IncomingError, bounded, notices};
@@ -24,18 +24,18 @@ use tonic::codec::CompressionEncoding::Zstd;
 use tonic::transport::{Channel, Endpoint};
 use tonic::{Status, Streaming};
 
-/// Longest silence of the other collector, which tells something every two seconds.
+/// Longest silence of the other collector, which sends something every two seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(30);
 
 /// Another collector and the hosts that are asked through it, before it runs.
 pub struct PeerCollector {
     /// Where that is.
     pub collector: String,
-    /// What it is asked, without the hosts.
+    /// The request to it, without the hosts.
     pub request: FleetCaptureRequest,
     /// The hosts with their places in the plan.
     pub hosts: Vec<(usize, HostProgress)>,
-    /// Where profiles are put together.
+    /// Memory for assembling profiles.
     pub memory: Arc<MemoryPool>,
     /// To the fan-out.
     pub events: mpsc::Sender<Event>,
@@ -71,7 +71,7 @@ struct Got {
 }
 
 impl PeerCollector {
-    /// Takes what the other collector tells until its result.
+    /// Handles the other collector's messages until its result.
     pub async fn run(mut self) {
         let got = self.ask().await;
         let ended = match got {

@@ -1,4 +1,4 @@
-//! Kept captures, asked for: the list, the profile of one, and its end.
+//! Calls on stored captures: the list, the profile of one, and its deletion.
 
 use super::Control;
 use super::kept::{KeptCaptures, shown};
@@ -46,7 +46,7 @@ fn kept_for(
 }
 
 impl Control {
-    /// Those that run, that ended and that are kept, newest first, as many as fit an answer.
+    /// Running, past and stored captures, newest first, as many as fit an answer.
     pub(super) async fn listed(
         &self,
         asked: &ListFleetCapturesRequest,
@@ -59,7 +59,7 @@ impl Control {
         };
         let mut all: BTreeMap<u64, FleetCaptureInfo> = BTreeMap::new();
         let mut left_out = 0;
-        // Why there are none is in the log, and told to whoever captures.
+        // The log says why there are none, and so does every capture.
         if self.open_kept().await.is_ok() {
             let (kept, caller, id) = (self.0.kept.clone(), caller.clone(), asked.id);
             // With a scope, each is looked at.

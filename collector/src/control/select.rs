@@ -1,8 +1,8 @@
-//! From a selector to hosts: those with samples of it in the last minutes that are connected, and
-//! what each of them is to capture.
+//! Finds the hosts for a selector: those that are connected and had matching samples in the last
+//! minutes, and what each of them should capture.
 //!
-//! Labels of a host itself (its name, and what its agent's configuration gives) are not on the
-//! samples that its agent takes: they are compared here and taken off. All other matchers go to the
+//! Labels of a host itself (its name, and those from its agent's configuration) are not on the
+//! samples that its agent takes: they are compared here and removed. All other matchers go to the
 //! agent.
 
 use super::agent_registry::{AgentRegistry, ConnectedAgent, host_label};
@@ -26,7 +26,7 @@ use tonic::Status;
 pub struct Checked {
     /// Which hosts, and what there.
     pub selector: Selector,
-    /// What agents are asked, without matchers.
+    /// The request to agents, without matchers.
     pub capture: agent::CaptureRequest,
     /// Most hosts.
     pub hosts_max: usize,
@@ -34,7 +34,7 @@ pub struct Checked {
     pub patience: Duration,
     /// Hosts by id, in place of those with samples.
     pub host_ids: Vec<String>,
-    /// Who asks: of what comes only what they may see goes to them.
+    /// The caller, who gets only the parts of results that they may see.
     pub caller: Arc<Caller>,
     /// Frame filters that are applied here, once who ended waits was taken off.
     pub filters: Vec<FrameFilter>,
@@ -43,19 +43,19 @@ pub struct Checked {
 /// The hosts of a fan-out.
 #[derive(Default)]
 pub struct Plan {
-    /// Those that are asked, by name.
+    /// Hosts to capture on, by name.
     pub chosen: Vec<Chosen>,
-    /// Those that match, whether they are asked or not.
+    /// Number of matching hosts, whether the capture runs there or not.
     pub selected: usize,
-    /// Those that match, are connected and are more than were asked for.
+    /// Number of matching, connected hosts beyond the requested number.
     pub left_out: usize,
     /// How many match and are not connected.
     pub absent: usize,
     /// Some of their names.
     pub absent_named: Vec<String>,
-    /// Those with samples in the scope of who asks to which it cannot be applied now.
+    /// Number of hosts with samples in the caller's scope to which the scope cannot be applied now.
     pub beyond: usize,
-    /// What the reader of the result must know.
+    /// Notices for the reader of the result.
     pub notices: Vec<String>,
 }
 
@@ -84,7 +84,7 @@ pub enum Place {
     Here {
         /// Its agent.
         agent: Arc<ConnectedAgent>,
-        /// What it is asked.
+        /// The request to it.
         request: Box<agent::CaptureRequest>,
         /// Labels of the host that the result is grouped by.
         labels: Vec<(String, String)>,
@@ -115,7 +115,7 @@ pub fn check(request: &FleetCaptureRequest, caller: &Arc<Caller>) -> Result<Chec
         selector = all?;
     }
     match caller.sees_parts_of_hosts() && capture.event == profile::OFF_CPU {
-        // An agent looks for them in the waker's frames, too, and what it finds would tell of them.
+        // An agent applies them to the waker's frames, too, and the result would reveal those.
         true => capture.frame_filters.clear(),
         false => filters.clear(),
     }
@@ -291,7 +291,7 @@ async fn elsewhere(
     let mut all = queries.connected_hosts(since, ELSEWHERE_MAX + 1).await?;
     let more = all.len() > ELSEWHERE_MAX;
     all.truncate(ELSEWHERE_MAX);
-    // One that left here a moment ago is still told of as being here.
+    // A host that just left here is still announced as connected here.
     all.retain(|host| {
         registry.find(&host.host_id).is_none() && Some(host.collector.as_str()) != own_address
     });
@@ -385,7 +385,7 @@ fn selects(selector: &Selector, configured: &BTreeMap<String, String>, name: &st
     })
 }
 
-/// What an agent is asked, and the labels of its host that go onto what comes.
+/// The request to an agent, and the labels of its host that are added to the result.
 fn request_for(
     checked: &Checked,
     configured: &BTreeMap<String, String>,

@@ -21,7 +21,7 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// Who asks over HTTP: addresses of browsers on this machine say nothing.
+/// Name of callers over HTTP: addresses of browsers on this machine say nothing.
 const PAGE: &str = "page";
 
 #[tonic::async_trait]
@@ -97,7 +97,7 @@ impl CaptureService for Control {
         };
         if matches!(keeps, Ok(true)) {
             let (kept, id) = (inner.kept.clone(), slot.id);
-            // It is told in the log where the disk does not take it.
+            // If the disk rejects it, the log says so.
             let _ = tokio::task::spawn_blocking(move || kept.use_up(id)).await;
         }
         let now = inner.clock.now_unix_ns();
@@ -212,7 +212,7 @@ fn peer<T>(request: &Request<T>) -> String {
     address.map_or_else(|| PAGE.to_owned(), |address| address.to_string())
 }
 
-/// Who asks, in the words of the list: people with a login by their name.
+/// The caller as shown in the list: people with a login by their name.
 fn by(caller: &Caller, peer: String) -> String {
     match caller.name.as_str() {
         LOCAL => peer,

@@ -1,8 +1,8 @@
 //! The control stream of one agent, from its Hello to its end.
 //!
 //! Runs as one task, which never blocks. Reports are handed to the fan-out that sent the command;
-//! nothing of an agent is kept here. What breaks the protocol ends the stream, and with it the
-//! captures of this host alone.
+//! nothing of an agent is stored here. A violation of the protocol ends the stream, and with it
+//! only the captures of this host.
 
 use super::Control;
 use super::agent_registry::{Addressee, ConnectedAgent, Outbox, Reported, StreamGuard};

@@ -1,4 +1,4 @@
-//! Questions about kept profiles, and their answers.
+//! Queries on stored profiles, and their answers.
 
 use super::ReadError;
 use crate::query::{Failed, STALL_TIMEOUT, of_samples};
@@ -8,7 +8,7 @@ use proto::agent::{FrameFilter, LabelMatcher};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// What is asked of a profile.
+/// A query on a profile.
 pub(crate) struct Asked {
     query: Query,
     times: bool,
@@ -39,7 +39,7 @@ impl Asked {
         Ok(Asked { query, times })
     }
 
-    /// What it finds.
+    /// Its result.
     pub fn answer(&self, profile: &Profile) -> Profile {
         let mut answer = profile.query(&self.query);
         if !self.times {
@@ -53,8 +53,8 @@ impl Asked {
     }
 }
 
-/// What those may see of a profile who see a part of its hosts, before their scope is added: not
-/// who ended waits, and not what is counted over all of a host.
+/// The part of a profile for callers who may see a part of its hosts, before their scope is
+/// applied: without wakers, and without counts over all of a host.
 pub(crate) fn in_part(profile: Profile) -> Profile {
     let mut part = profile.without_wakers().unwrap_or(profile);
     part.info.quality = of_samples(part.info.quality);
@@ -64,7 +64,7 @@ pub(crate) fn in_part(profile: Profile) -> Profile {
     part
 }
 
-/// What somebody is told of what cannot be read.
+/// The error for evidence that cannot be read.
 pub(crate) fn refused(error: ReadError) -> Failed {
     let text = error.to_string();
     if matches!(error, ReadError::Read { .. } | ReadError::Assemble { .. }) {

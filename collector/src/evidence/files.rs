@@ -1,13 +1,13 @@
-//! The files of one kind of evidence: one for each, in a directory of the collector alone.
+//! The files of one kind of evidence: one file each, in a directory used only by the collector.
 //!
-//! A file is a head (magic with version, sizes of the parts, what it is about, checksum) and the
-//! messages of its profiles, each with its part, lengths and checksum and packed by zstd. It is
-//! written beside and appears whole, by a rename. What is in a file is an agent's, so it is read as
-//! an attacker's though its checksums are right.
+//! A file is a head (magic with version, sizes of the parts, its facts, checksum) and the messages
+//! of its profiles, each with its part, lengths and checksum and packed by zstd. It is written
+//! under another name and appears complete, by a rename. Its content comes from an agent, so it is
+//! read as untrusted even though its checksums are right.
 //!
-//! Blocks on the disk. The index is locked for moments, never across a read or write of a file:
-//! threads that must not block look into it. Whoever changes which files there are is alone in that
-//! by a lock of its own.
+//! Blocks on the disk. The index is locked only briefly, never while a file is read or written,
+//! because threads that must not block read it. A separate lock ensures that only one thread at a
+//! time adds or removes files.
 
 use super::Facts;
 use super::bounds::Bounds;
@@ -37,7 +37,7 @@ const LIST_BYTES_MAX: usize = 3 << 20;
 /// Damaged files that are set aside; of more the newest stay.
 const ASIDE_MAX: usize = 4;
 
-/// What stands behind the name of a file that is set aside.
+/// Suffix of the name of a file that was set aside.
 const ASIDE: &str = ".damaged";
 
 /// Tag and length of a row in a list. Unit: bytes.
@@ -51,7 +51,7 @@ const LEVEL: i32 = 6;
 pub enum ProfileKind {
     /// The recorder's minutes.
     Minutes = 1,
-    /// What was captured.
+    /// The capture.
     Captured = 2,
 }
 
@@ -74,7 +74,7 @@ pub enum OpenError {
     /// It cannot be made or opened.
     #[error("failed to open directory of {what}s `{}`", path.display())]
     Open {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -85,7 +85,7 @@ pub enum OpenError {
     #[error("failed to lock directory of {what}s `{}`: another collector uses it\nstop that \
         collector, or set another data_dir", path.display())]
     Locked {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -98,7 +98,7 @@ pub enum ReadError {
     /// There is none, or not this part of it.
     #[error("failed to find {what} `{id}`: it does not exist, or has no such profile")]
     Unknown {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -106,7 +106,7 @@ pub enum ReadError {
     /// Its file.
     #[error("failed to read {what} `{id}`: {source}")]
     Read {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -116,7 +116,7 @@ pub enum ReadError {
     /// Its profile.
     #[error("failed to read {what} `{id}`: {source}")]
     Assemble {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -126,7 +126,7 @@ pub enum ReadError {
     /// It does not fit.
     #[error("failed to read {what} `{id}`: it takes more than {mib} MiB\nraise `query.memory_mib`")]
     Memory {
-        /// What the files hold, as messages call it.
+        /// Name of the files' content in messages.
         what: &'static str,
         /// Its number.
         id: u64,
@@ -266,7 +266,7 @@ impl<F: Facts> Files<F> {
             let name = entry.file_name();
             let Some(name) = name.to_str() else { continue };
             if name.ends_with(".tmp") {
-                // Nobody was told that it is kept.
+                // Nobody was informed that it is stored.
                 let _ = std::fs::remove_file(entry.path());
                 continue;
             }
@@ -312,7 +312,7 @@ impl<F: Facts> Files<F> {
         Ok(bad)
     }
 
-    /// What the files may take.
+    /// Limits of the files.
     pub fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -322,8 +322,7 @@ impl<F: Facts> Files<F> {
         self.index().last
     }
 
-    /// Those that are wanted, the last first, as many as an answer has room for; how many more
-    /// there are.
+    /// Matching files, latest first, as many as fit an answer; and how many more there are.
     pub fn list(&self, limit: usize, wanted: impl Fn(&F) -> bool) -> (Vec<F>, u64) {
         let index = self.index();
         let all = index.files.values().filter(|kept| wanted(&kept.about));
@@ -554,7 +553,7 @@ impl<F: Facts> Files<F> {
 }
 
 impl<F: Facts> Upload<'_, F> {
-    /// What it takes by now.
+    /// Its current size.
     fn bytes(&self) -> Result<u64, KeepError> {
         let bytes = (HEAD + self.facts.len()) as u64 + self.sizes[0] + self.sizes[1];
         let most = self.files.bounds.owner_bytes.min(self.files.bounds.bytes);

@@ -33,7 +33,7 @@ pub(super) fn head_sum(head: &[u8; HEAD], facts: &[u8]) -> u32 {
     sum.finalize()
 }
 
-/// What it is about, the sizes of its parts, and the length of what was read behind the fixed head.
+/// Its facts, the sizes of its parts, and the length of what was read after the fixed head.
 pub(super) fn read_head<F: Facts>(file: &mut impl Read) -> io::Result<(F, [u64; 2], usize)> {
     let mut head = [0; HEAD];
     let short = |error: io::Error| match error.kind() {

@@ -1,8 +1,8 @@
-//! Evidence that outlives what it is of: profiles with what they are about, in files on the
-//! collector's own disk, with every engine of the store.
+//! Evidence that outlives its source: profiles with facts about them, in files on the collector's
+//! own disk, independent of the store's engine.
 //!
-//! Pins of agents and captures over the fleet are kept so, each kind in a directory of its own.
-//! What differs between them is in [`Facts`].
+//! Pins of agents and captures over the fleet are stored this way, each kind in a directory of its
+//! own. Their differences are in [`Facts`].
 
 mod ask;
 mod bounds;
@@ -16,9 +16,9 @@ pub use files::{Files, KeepError, MESSAGE_BYTES_MAX, OpenError, ProfileKind, Rea
 
 use prost::Message;
 
-/// What a file is about, which is its head.
+/// The facts of a file, which are its head.
 pub trait Facts: Message + Default + Clone + 'static {
-    /// What it is called in messages.
+    /// Its name in messages.
     const WHAT: &'static str;
     /// How names of its files end.
     const SUFFIX: &'static str;
@@ -35,7 +35,7 @@ pub trait Facts: Message + Default + Clone + 'static {
 
     /// Its number; 0: it has none yet.
     fn id(&self) -> u64;
-    /// Who it is counted for: where room is short, whoever has the most loses their oldest first.
+    /// Its owner: if room is short, the owner with the most loses the oldest file first.
     fn owner(&self) -> &str;
     /// When it was, by which the oldest go first. Unit: nanoseconds since the Unix epoch.
     fn was_unix_ns(&self) -> i64;

@@ -1,8 +1,8 @@
-//! Which files go when they take too much room: of the owner with the most their oldest, until all
-//! bounds hold.
+//! Decides which files to remove when they take too much room: the oldest of the owner with the
+//! most, until all limits hold.
 //!
-//! Takes n log n steps for n files, however many of them go: owners are kept in order by what they
-//! have, and each owner's files in order of age.
+//! Takes n log n steps for n files, however many are removed: owners are ordered by how much they
+//! have, and each owner's files by age.
 
 use super::bounds::Bounds;
 use std::collections::{BTreeSet, HashMap};
@@ -21,7 +21,7 @@ pub enum Why {
 /// When it was, and its number.
 type Order = (i64, u64);
 
-/// What owners have.
+/// Sizes by owner.
 #[derive(Default)]
 pub struct Shares {
     owners: Vec<Owner>,
@@ -73,7 +73,7 @@ impl Shares {
         }
     }
 
-    /// Takes out the file that is to go next; `None` when all bounds hold.
+    /// Removes and returns the file to delete next; `None` if all bounds hold.
     pub fn dispensable(&mut self, bounds: Bounds) -> Option<(u64, Why)> {
         let &(most, by_bytes) = self.by_bytes.last()?;
         let &(_, by_count) = self.by_count.last()?;

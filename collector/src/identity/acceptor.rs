@@ -1,11 +1,11 @@
-//! The port for other hosts: TLS before anything else, then the member's connection, for as long as
-//! it is one.
+//! The port for other hosts: TLS first, then the member's connection, for as long as the host is a
+//! member.
 //!
-//! A handshake has a few seconds, and where too many are under way the oldest gives way, so that
-//! those who never finish keep nobody out. Members, people and strangers have places of their own:
-//! whoever wants to enroll or to log in has half a minute. A connection becomes a person's with the
-//! first call that has a good token. It ends when its member is removed, when its certificate ends,
-//! and when nothing is called on it.
+//! A handshake has a few seconds. If too many are in progress, the oldest is dropped, so that peers
+//! that never finish keep nobody out. Members, people and strangers have separate places: a
+//! connection without a certificate or token has half a minute to enroll or log in. A connection
+//! becomes a person's with the first call that has a valid token. It ends when its member is
+//! removed, when its certificate expires, and when no calls are made on it.
 
 use super::outside::{Named, Outside};
 use super::registry::Refused;
@@ -55,8 +55,8 @@ const CONNECTIONS_PER_MEMBER: usize = 8;
 /// Longest sleep that is asked for: further away than any certificate lasts.
 const FAR: Duration = Duration::from_secs(400 * 86_400);
 
-/// Connections of `listener` whose handshake succeeded, at most `places` at a time. Ends when the
-/// stream is dropped.
+/// Connections of `listener` after a successful handshake, at most `places` at a time. Ends when
+/// the stream is dropped.
 pub fn accept(
     listener: TcpListener,
     places: usize,
@@ -179,7 +179,7 @@ async fn shake(
     };
     let mut lasts = STRANGER_LASTS;
     let mut ended: Option<Ended> = None;
-    // Who was removed may still enroll: with an invitation, or be told why not.
+    // A removed host may still enroll with an invitation, or get an error that says why not.
     if let Some(member) = &member {
         if member.connections() >= CONNECTIONS_PER_MEMBER {
             return Err(io::Error::other("the host has too many connections"));
@@ -224,7 +224,7 @@ async fn shake(
     })
 }
 
-/// Takes in a host that another authority names and that has not been here, and puts it on record.
+/// Admits a new host that another authority names, and records it.
 async fn admit(
     fleet: &Arc<Fleet>,
     named: Named,
@@ -249,7 +249,7 @@ async fn admit(
     Ok(admitted)
 }
 
-/// Tells the log why a host with a good certificate is not let in, now and then.
+/// Logs why a host with a good certificate is not let in, now and then.
 fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str) {
     if fleet.outside.as_ref().is_some_and(Outside::tells) {
         tracing::warn!(
@@ -277,7 +277,7 @@ pub struct TlsConn {
     standing: Arc<Standing>,
 }
 
-/// Whose connection it is, apart from certificates.
+/// The owner of a connection, apart from certificates.
 struct Standing {
     people: Arc<Semaphore>,
     place: Mutex<Option<OwnedSemaphorePermit>>,
@@ -324,7 +324,7 @@ impl Drop for TlsConn {
     }
 }
 
-/// Who is at the other end.
+/// The other end of the connection.
 #[derive(Clone)]
 pub struct MemberPeer {
     tcp: TcpConnectInfo,

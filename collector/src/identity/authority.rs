@@ -1,8 +1,8 @@
 //! The authority of the fleet: its key, its certificate, and what it signs.
 //!
-//! Made at the first start that listens for other hosts, in a directory of the collector alone. The
-//! key never leaves it. Collectors of one fleet have copies of the same two files. P-256
-//! throughout: browsers take no Ed25519.
+//! Created at the first start that listens for other hosts, in a directory used only by the
+//! collector. The key never leaves it. Collectors of one fleet have copies of the same two files.
+//! P-256 throughout: browsers do not accept Ed25519.
 
 use super::IdentityError;
 use super::outside::{ByName, Trusted};
@@ -54,7 +54,7 @@ pub struct Authority {
     certificate: CertificateDer<'static>,
     key_hash: KeyHash,
     fleet_id: String,
-    /// Tells which certificates it has signed.
+    /// Verifies that it signed a certificate.
     verifier: Arc<dyn ClientCertVerifier>,
 }
 
@@ -66,7 +66,7 @@ pub struct Issued {
     pub not_after_unix_s: i64,
 }
 
-/// Who a certificate says that its owner is.
+/// The owner named in a certificate.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Claim {
     /// The host's id.
@@ -316,8 +316,8 @@ impl Authority {
         verified.is_ok()
     }
 
-    /// Who a certificate says that its owner is. The handshake has proved that the authority signed
-    /// it, and that the peer has its key.
+    /// The owner named in a certificate. The handshake has proved that the authority signed it, and
+    /// that the peer has its key.
     pub fn claim(&self, certificate: &CertificateDer<'_>) -> Option<Claim> {
         let (_, parsed) = X509Certificate::from_der(certificate).ok()?;
         let names = parsed.subject_alternative_name().ok()??;
@@ -344,7 +344,7 @@ pub fn ends_unix_s(certificate: &CertificateDer<'_>) -> Option<i64> {
     Some(parsed.validity().not_after.timestamp())
 }
 
-/// Takes certificates of these authorities, and clients without one.
+/// Accepts certificates of these authorities, and clients without one.
 fn verifier(
     roots: RootCertStore,
 ) -> Result<Arc<dyn ClientCertVerifier>, rustls::server::VerifierBuilderError> {
@@ -354,7 +354,7 @@ fn verifier(
         .build()
 }
 
-/// A request for a certificate, whose sender has its key.
+/// A request for a certificate from a sender who proved to have its key.
 pub struct SigningRequest {
     params: CertificateSigningRequestParams,
     /// The key.

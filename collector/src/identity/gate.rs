@@ -1,8 +1,7 @@
-//! The gate of the port for other hosts: who calls, and whether they may. Hosts prove who they are
-//! by the certificate of their connection, people by a token with each call.
+//! The gate of the port for other hosts: identifies the caller and checks permissions. Hosts
+//! authenticate by the certificate of their connection, people by a token with each call.
 //!
-//! A call holds its place until its answer is complete. It ends before that when the token it came
-//! with does.
+//! A call holds its place until its answer is complete. It ends earlier if its token ends.
 
 use super::MemberPeer;
 use crate::access::{self, Caller, People, Person, Who};
@@ -109,7 +108,7 @@ fn place(
 
 type Ended = Pin<Box<dyn Future<Output = ()> + Send>>;
 
-/// What a call has for as long as it lasts.
+/// Resources of a call while it lasts.
 struct Held {
     call: Option<OwnedSemaphorePermit>,
     /// Done when it is to end.
@@ -216,7 +215,7 @@ fn refuse<B: Default>(status: Status) -> Response<Guarded<B>> {
 
 /// An answer; its call holds its place as long as it is being sent.
 pub struct Guarded<B> {
-    /// None once it was ended.
+    /// `None` once it has ended.
     body: Option<B>,
     ended: Option<Ended>,
     metrics: Option<Arc<crate::metrics::Metrics>>,

@@ -1,9 +1,9 @@
-//! Who the hosts of the fleet are: the authority that signs their certificates, the members, and
-//! the port on which they connect from elsewhere.
+//! The hosts of the fleet: the authority that signs their certificates, the members, and the port
+//! on which they connect from elsewhere.
 //!
-//! A host is a pinned key. Its certificate says which id the key stands for; the registry says
-//! whether it does today. Both are asked on every connection, so that a host that was removed is
-//! locked out at once, whatever its certificate says.
+//! A host is a pinned key. Its certificate says which id the key belongs to; the registry says
+//! whether it still does. Both are checked on every connection, so that a removed host is locked
+//! out at once, whatever its certificate says.
 
 mod acceptor;
 mod authority;
@@ -51,7 +51,7 @@ pub enum IdentityError {
     /// The files are there, and are no authority.
     #[error("failed to use the authority in `{dir}`: {why}")]
     Authority {
-        /// Where.
+        /// Its directory.
         dir: PathBuf,
         /// Why not.
         why: String,
@@ -59,12 +59,12 @@ pub enum IdentityError {
     /// A file of another authority is not what it should be.
     #[error("failed to use `{path}`: {why}")]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         why: String,
     },
-    /// What the configuration calls hosts of other authorities is ours.
+    /// `identity.outside.hosts` matches our own authority's names.
     #[error(
         "failed to use `identity.outside.hosts`: it is the trust domain of this fleet's own \
         authority"
@@ -76,7 +76,7 @@ pub enum IdentityError {
     /// A certificate cannot be signed.
     #[error("failed to sign a certificate")]
     Sign(#[source] rcgen::Error),
-    /// What came is no request for one.
+    /// The message is not a certificate request.
     #[error("failed to read the signing request: {0}")]
     Request(String),
     /// TLS cannot be set up.
@@ -122,11 +122,11 @@ struct Spoken {
     trusted: Option<Arc<Trusted>>,
 }
 
-/// Whose a certificate is.
+/// The owner of a certificate.
 pub enum Claimed {
-    /// That of a host to which our authority gave it.
+    /// A certificate from our authority.
     Own(Claim),
-    /// That of a host of another authority, and when it ends, in seconds since the Unix epoch.
+    /// A certificate from another authority, and when it expires, in seconds since the Unix epoch.
     Outside(Named, i64),
 }
 
@@ -205,7 +205,7 @@ impl Fleet {
         found.unwrap_or(Err(IdentityError::Late))
     }
 
-    /// Whose a chain is that the handshake has found good.
+    /// The owner of a certificate chain that the handshake has verified.
     ///
     /// # Errors
     /// Why it is nobody's, for the log.
@@ -268,7 +268,7 @@ pub fn bind(
     Ok(())
 }
 
-/// The same for what a host says of itself later, on a stream whose id is known.
+/// The same for what a host reports later, on a stream with a known id.
 pub fn bind_facts(member: Option<&Arc<Member>>, facts: &mut proto::collector::HostFacts) {
     let Some(member) = member else { return };
     facts.hostname.clone_from(&member.name);

@@ -1,9 +1,8 @@
-//! Hosts whose certificates another authority signs: a company's, cert-manager's, SPIRE's.
+//! Hosts with certificates from another authority: a company's, cert-manager's, SPIRE's.
 //!
-//! Such a host has no invitation and no key that is pinned: it is who its certificate says, as a
-//! SPIFFE ID or by a name in DNS, and nobody else, whatever it says of itself. The authorities, and
-//! which of the names that they sign are hosts of this fleet, are the configuration's. Files are
-//! read again when they change.
+//! Such a host has no invitation and no pinned key: its identity is the SPIFFE ID or DNS name in
+//! its certificate, whatever it claims itself. The configuration lists the authorities, and which
+//! of the names that they sign are hosts of this fleet. The files are read again when they change.
 
 use super::IdentityError;
 use crate::config::outside::{DNS, HostNames, SPIFFE, is_domain, is_name, is_path};
@@ -31,7 +30,7 @@ const AUTHORITIES_MAX: usize = 256;
 /// Label that has the SPIFFE ID of a host.
 pub const SPIFFE_LABEL: &str = "spiffe_id";
 
-/// One host that was not let in is told in this time; the rest are counted.
+/// One rejected host is logged in this time; the others are counted.
 const TOLD_EACH: Duration = Duration::from_secs(60);
 
 /// True for the id of a host that only a certificate of another authority gives.
@@ -39,10 +38,10 @@ pub fn is_given(host_id: &str) -> bool {
     host_id.starts_with(SPIFFE) || host_id.starts_with(DNS)
 }
 
-/// Who a certificate of another authority says that its owner is.
+/// The owner named in a certificate of another authority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Named {
-    /// For ever: the SPIFFE ID, or `dns:` and the name.
+    /// Never changes: the SPIFFE ID, or `dns:` and the name.
     pub host_id: String,
     /// By which the fleet knows it.
     pub name: String,
@@ -137,9 +136,9 @@ pub struct Outside {
     told: Mutex<Option<Instant>>,
 }
 
-/// What the files say.
+/// Contents of the files.
 pub struct Trusted {
-    /// Whose certificates are taken.
+    /// Authorities with accepted certificates.
     pub authorities: Vec<CertificateDer<'static>>,
     /// What is shown to whoever asks for another name.
     pub shown: Option<Arc<CertifiedKey>>,
@@ -166,7 +165,7 @@ impl Outside {
             read: Reread::of(files),
             told: Mutex::default(),
         };
-        // Told at the start, and not to the first who comes.
+        // Reported at the start, and not at the first connection.
         outside.trusted()?;
         Ok(outside)
     }
@@ -229,7 +228,7 @@ impl Outside {
         Ok(Trusted { authorities, shown })
     }
 
-    /// True once in a while: who is not let in is told then.
+    /// True once in a while: then a rejected host is logged.
     pub fn tells(&self) -> bool {
         let now = Instant::now();
         let mut told = crate::sync::lock(&self.told);

@@ -1,8 +1,8 @@
-//! Who is a member of the fleet: hosts with their keys, and invitations, in a database of their
-//! own.
+//! The members of the fleet: hosts with their keys, and invitations, in a database of their own.
 //!
-//! A change is on the disk before anybody is told of it. Members are in memory as well, so that a
-//! connection asks no disk. A member that is removed is told to all its connections.
+//! A change is on disk before anybody is informed of it. Members are in memory as well, so that a
+//! connection does not wait for the disk. When a member is removed, all its connections are
+//! notified.
 
 use super::IdentityError;
 use super::authority::KeyHash;
@@ -55,7 +55,7 @@ const MEMBERS_MAX: usize = 1 << 17;
 const NO_KEY: KeyHash = [0; 32];
 const NO_INVITATION: [u8; ID_BYTES] = [0; ID_BYTES];
 
-/// What came of a request for a certificate.
+/// Result of a request for a certificate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Enrolled {
     /// A host became a member.
@@ -105,7 +105,7 @@ pub enum Refused {
     /// Another host has what this one claims.
     #[error("{0}")]
     Taken(String),
-    /// What it says of itself cannot be kept.
+    /// Its data about itself is not valid.
     #[error("{0}")]
     Invalid(String),
     /// The database failed.
@@ -139,14 +139,14 @@ pub struct Member {
     seen: AtomicI64,
     /// By which it came in.
     invitation: [u8; ID_BYTES],
-    /// Calls that it may have beside those under way.
+    /// Further calls that it may have in progress.
     pub(super) calls: Arc<Semaphore>,
     /// True once it is a member no more, or another member in its place.
     ended: watch::Sender<bool>,
 }
 
 impl Member {
-    /// True for a host whose certificate another authority signs: no key of it is known.
+    /// True for a host with a certificate from another authority: no key of it is known.
     pub fn is_outside(&self) -> bool {
         outside::is_given(&self.host_id)
     }
@@ -172,7 +172,7 @@ impl Member {
     }
 }
 
-/// What an invitation is to let in.
+/// Properties of a new invitation.
 #[derive(Clone, Debug, Default)]
 pub struct Invitation {
     /// The name of the host; empty: what it calls itself.
@@ -192,7 +192,7 @@ pub struct Invitation {
 pub struct Listed {
     /// Its number.
     pub id: [u8; ID_BYTES],
-    /// What it lets in.
+    /// Properties of the invitation.
     pub invitation: Invitation,
     /// When it was made, and until when it is good. Unit: seconds since the Unix epoch.
     pub made: i64,
@@ -654,7 +654,7 @@ fn invitation(
         )
         .optional()?;
     let (secret, invitation, (expires, hosts, made)) = found.ok_or(Refused::Unknown)?;
-    // Both are hashes, so the time that the comparison takes tells nothing about the secret.
+    // Both are hashes, so the duration of the comparison reveals nothing about the secret.
     if secret != hashed(credential) {
         return Err(Refused::Unknown);
     }
@@ -687,7 +687,7 @@ fn check_not_removed(
     }
 }
 
-/// What is kept of a secret.
+/// The stored hash of a secret.
 fn hashed(credential: &Credential) -> [u8; 32] {
     *blake3::hash(&credential.secret).as_bytes()
 }

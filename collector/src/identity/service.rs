@@ -1,4 +1,4 @@
-//! The calls about members: Enroll for hosts, the rest for those who run the fleet.
+//! The calls about members: Enroll for hosts, the rest for administrators.
 
 use super::authority::{KeyHash, SigningRequest};
 use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};
@@ -32,7 +32,7 @@ pub struct Enrollment {
     audit: Audit,
     /// Hosts that enroll at a time.
     turns: Arc<Semaphore>,
-    /// Those that were not let in.
+    /// Failed attempts.
     failures: Arc<Failures>,
 }
 
@@ -116,8 +116,8 @@ impl Enrollment {
         })
     }
 
-    /// Tells the log of a host that is not let in. Anybody can come without an invitation, as often
-    /// as they like, so each address is told of once, and then how often it came.
+    /// Logs a host that is not let in. Anybody can try without an invitation, as often as they
+    /// like, so each address is logged once, and later how often it tried.
     fn tell(&self, asked: &EnrollRequest, peer: Option<SocketAddr>, refused: &Refused) {
         let now = Instant::now();
         let address = peer.map(|peer| peer.ip());
@@ -179,7 +179,7 @@ fn status(refused: &Refused) -> Status {
     }
 }
 
-/// What went wrong is for the log of the collector, not for whoever asks.
+/// Logs the error, and hides it from the caller.
 fn internal(error: &IdentityError) -> Status {
     tracing::error!("{}", with_causes(error));
     Status::internal("the collector failed to store or sign this; see its log")
@@ -199,7 +199,7 @@ pub struct FleetAdmin {
 }
 
 impl FleetAdmin {
-    /// For this fleet, whose hosts connect at `listen`.
+    /// Creates it for this fleet, with hosts that connect at `listen`.
     pub fn new(fleet: Arc<Fleet>, listen: String, audit: Audit) -> FleetAdmin {
         FleetAdmin {
             fleet,

@@ -1,4 +1,5 @@
-//! The one way to the store: windows of all streams, grouped so that one call serves all that wait.
+//! The only path to the store: windows of all streams, grouped so that one call stores all that
+//! wait.
 
 use super::limits::BATCH_ROWS_MAX;
 use super::window::Pending;
@@ -15,7 +16,7 @@ pub struct Job {
     pub pending: Box<Pending>,
     /// Frames of stacks that its agent was asked for; no others.
     pub definitions: Option<Arc<Defined>>,
-    /// Where the answer goes. Has room for every window of its stream that may be without one.
+    /// Where to send the answer. It has room for every unanswered window of its stream.
     pub answer: mpsc::Sender<Answered>,
 }
 
@@ -23,7 +24,7 @@ pub struct Job {
 pub struct Answered {
     /// The window.
     pub pending: Box<Pending>,
-    /// What became of it; an error when nothing did, and the agent should come again later.
+    /// Its outcome; an error if it has none and the agent should retry later.
     pub outcome: Result<PushOutcome, String>,
 }
 
@@ -35,7 +36,7 @@ pub struct StorePanicked;
 /// A batch for the store's thread, and where it says what failed.
 type Call = (Vec<Job>, oneshot::Sender<Failure>);
 
-/// What failed of a batch.
+/// Failures in a batch.
 struct Failure {
     /// The first or, of windows pushed one by one, the last; for the log.
     text: Option<String>,
@@ -124,7 +125,7 @@ pub async fn run(
     }
 }
 
-/// What waits, and what comes within the linger, up to the bounds of a batch.
+/// Collects jobs that wait or arrive within the linger time, up to the bounds of a batch.
 async fn collect(first: Job, jobs: &mut mpsc::Receiver<Job>, policy: BatchPolicy) -> Vec<Job> {
     let mut rows = first.pending.window.rows.len();
     let mut batch = vec![first];

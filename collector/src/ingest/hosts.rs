@@ -1,7 +1,8 @@
-//! Who the hosts are: which have a stream open, what they last said, and what is odd about them.
+//! The known hosts: which have an open stream, what they last reported, and what is wrong with
+//! them.
 //!
-//! Streams tell at once, under a lock that is held for microseconds; the store is told by
-//! [`Hosts::flush`] from the upkeep's thread, which may block.
+//! Streams report at once, under a lock that is held for microseconds. [`Hosts::flush`] informs the
+//! store from the upkeep thread, which may block.
 
 use super::judge::{self, HostActivity, LastWindow, Listening, Verdict, Windows};
 use super::limits::{
@@ -29,7 +30,7 @@ pub struct Hosts {
     inner: Mutex<Inner>,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// Nothing was heard of anybody before. On the collector's clock.
+    /// Start of the collector, by its clock: no host was heard of before.
     started_unix_ns: i64,
     survey: Mutex<Arc<Survey>>,
 }
@@ -51,17 +52,17 @@ pub struct Survey {
 
 #[derive(Default)]
 struct Inner {
-    /// What is known of each, as it is or will be in the store.
+    /// Known hosts, as they are or will be in the store.
     known: HashMap<HostKey, Known>,
     /// Streams by host id. More than one while an old one lingers, or when two machines have one
     /// id.
     open: HashMap<String, Vec<OpenStream>>,
-    /// What the store has not been told.
+    /// Changes that the store does not have yet.
     unsaved: BTreeSet<HostKey>,
     /// When what the store knows was last read.
     loaded: Option<Instant>,
     next: u64,
-    /// What all of `known` takes for health. Unit: bytes.
+    /// Memory for the health of all of `known`. Unit: bytes.
     health_bytes: usize,
     /// Ids in use by two at once, and when that was last seen.
     twins: HashMap<String, DuplicateHostId>,
@@ -76,9 +77,9 @@ struct Known {
     windows: Windows,
 }
 
-/// What is seen of a host at one time, taken out of the lock.
+/// State of a host at one time, copied out of the lock.
 struct View {
-    /// What it said last; `None` when only the store knows it.
+    /// Its latest facts; `None` if only the store has them.
     record: Option<Arc<HostRecord>>,
     seen: HostActivity,
     twins: Option<TwinKind>,
@@ -131,7 +132,7 @@ pub struct StreamGuard {
 }
 
 impl Hosts {
-    /// Nobody yet.
+    /// Creates it empty.
     pub fn new(clock: Clock, metrics: Arc<Metrics>) -> Hosts {
         Hosts {
             inner: Mutex::default(),
@@ -143,11 +144,11 @@ impl Hosts {
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
-        // Every change below leaves the maps whole, so a panic elsewhere spoils nothing.
+        // Every change below leaves the maps consistent, so a panic elsewhere spoils nothing.
         lock(&self.inner)
     }
 
-    /// A stream of `key` starts. An older one of the same boot is told to end: its connection is
+    /// A stream of `key` starts. An older one of the same boot is asked to end: its connection is
     /// most likely gone without a word.
     pub fn open(
         self: &Arc<Self>,
@@ -251,14 +252,14 @@ impl Hosts {
         *total += facts.health.len();
     }
 
-    /// Tells the store what it has not been told. Blocks.
+    /// Sends the store the changes that it does not have yet. Blocks.
     ///
     /// # Errors
     /// A failure; what was not told is told next time.
     pub fn flush(&self, store: &OpenStore) -> Result<(), StoreError> {
         let loaded = self.load(store);
         if loaded.is_err() && self.lock().loaded.is_none() {
-            // What is told before it would change the day that hosts were first seen.
+            // Sending changes earlier would change the day that hosts were first seen.
             return loaded;
         }
         loop {
@@ -275,8 +276,8 @@ impl Hosts {
         }
     }
 
-    /// Reads what the store knows: once, so that hosts keep the day they were first seen, and again
-    /// and again where other collectors tell it of their hosts.
+    /// Reads what the store knows: once, so that hosts keep the day they were first seen, and
+    /// repeatedly if other collectors add their hosts.
     fn load(&self, store: &OpenStore) -> Result<(), StoreError> {
         let due = |read: Instant| store.board.is_shared() && read.elapsed() >= OTHERS_INTERVAL;
         if self.lock().loaded.is_some_and(|read| !due(read)) {
@@ -370,8 +371,8 @@ impl Hosts {
         streams.is_some_and(|open| open.iter().any(|one| one.boot_id == key.boot_id))
     }
 
-    /// What is wrong with a host. `namesakes` are hosts, by id, that have the same name; one that
-    /// `is_superseded` has booted again since.
+    /// Decides what is wrong with a host. `namesakes` are the ids of hosts with the same name; a
+    /// host that `is_superseded` has booted again since.
     pub fn verdict(&self, record: &HostRecord, namesakes: usize, is_superseded: bool) -> Verdict {
         let mut view = self.lock().view(record, self.started_unix_ns);
         view.seen.is_superseded = is_superseded;
@@ -486,7 +487,7 @@ impl Survey {
 }
 
 impl Inner {
-    /// Some of what the store has not been told, which counts as told.
+    /// Some changes that the store does not have yet; they then count as sent.
     fn take_unsaved(&mut self, most: usize) -> Vec<HostRecord> {
         let mut records = Vec::new();
         while records.len() < most
@@ -500,7 +501,7 @@ impl Inner {
         records
     }
 
-    /// What it takes to judge a host, out of the lock.
+    /// Copies the data for judging a host out of the lock.
     fn view(&self, record: &HostRecord, started_unix_ns: i64) -> View {
         let key = &record.key;
         let known = self.known.get(key);
@@ -519,7 +520,7 @@ impl Inner {
         }
     }
 
-    /// The stream of a host that started last; older ones were told to end.
+    /// The newest stream of a host; older ones were asked to end.
     fn newest(&self, key: &HostKey) -> Option<&OpenStream> {
         let streams = self.open.get(&key.host_id)?.iter();
         let of_boot = streams.filter(|open| open.boot_id == key.boot_id);

@@ -1,10 +1,10 @@
-//! What is wrong with a host: what its agent says of itself, and what is seen from here. Pure: no
-//! clock, no store.
+//! Decides what is wrong with a host, from its agent's reports and from what the collector sees.
+//! Pure: no clock, no store.
 //!
-//! A host is blind when the host sends no usable samples while its agent is there; one that is not
-//! heard of at all is silent, which is a warning: from here a broken network looks the same. One
-//! that was blind when it was last heard of stays so until it is gone: that it died is no reason to
-//! end an alarm.
+//! A host is blind when it sends no usable samples although its agent is connected. A host that
+//! sends nothing at all is silent, which is a warning, because a broken network looks the same from
+//! here. A host that was blind when last heard of stays blind until it is gone: its death is no
+//! reason to end an alarm.
 
 use super::limits::{CLOCK_WARNING_NS, SILENT_FOR_NS, SILENT_MAX_NS, STOPPED_MAX_NS};
 use crate::store::{HostFacts, HostRecord};
@@ -111,7 +111,7 @@ pub struct Listening {
     pub answered_unix_ns: Option<i64>,
 }
 
-/// What is seen of a host from here.
+/// What the collector sees of a host.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct HostActivity {
     /// Its stream, while one is open.
@@ -124,7 +124,7 @@ pub struct HostActivity {
     pub is_superseded: bool,
 }
 
-/// What is wrong with a host.
+/// Problems of a host.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Verdict {
     /// The most severe first; why it is blind before all others.
@@ -175,7 +175,7 @@ impl Verdict {
         self
     }
 
-    /// A host may be blind whose reasons were too much to keep.
+    /// A host may be blind although its reasons were too long to store.
     fn explain(&mut self) {
         let is_error = |of: &Degradation| of.severity >= Severity::Error as i32;
         if self.is_blind && !self.degradations.iter().any(is_error) {
@@ -207,7 +207,7 @@ fn is_warning(degradation: &Degradation) -> bool {
     degradation.severity >= Severity::Warning as i32
 }
 
-/// What the agent said of its own work; `None` when it did not.
+/// The agent's report on its own health; `None` if there is none.
 pub fn health(facts: &HostFacts) -> Option<wire::HostHealth> {
     // Written by this collector, or by another version of it: what cannot be read says nothing.
     wire::HostFacts::decode(&*facts.health).ok()?.health
@@ -417,7 +417,7 @@ mod tests {
         })
     }
 
-    /// A stream that is open for so long, whose windows have their answers.
+    /// A stream that has been open for this long; all its windows have answers.
     fn open_for(age_s: i64) -> Listening {
         Listening {
             open_since_unix_ns: NOW - age_s * S,

@@ -1,4 +1,4 @@
-//! What one agent, and all together, may cost: bounds with what happens at each.
+//! Limits on what one agent, and all together, may cost, and what happens at each.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -10,8 +10,8 @@ use std::time::Duration;
 /// error.
 pub const MESSAGE_BYTES_MAX: usize = 4 << 20;
 
-/// Windows of one agent without an answer: told in `Welcome`. Enough to keep the disk busy while
-/// one is on its way; each may hold a window's memory.
+/// Most unanswered windows of one agent, sent in `Welcome`. Enough to keep the disk busy while one
+/// is on its way; each may take a window's memory.
 pub const WINDOWS_IN_FLIGHT: u32 = 4;
 
 /// Most rows of a window. Unit: rows.
@@ -27,12 +27,12 @@ pub const LABEL_SETS_PER_WINDOW_MAX: usize = 65_536;
 /// the agent is to start a new dictionary, as it does on every new stream.
 pub const LABEL_SETS_PER_STREAM_MAX: usize = 1 << 18;
 
-/// Stacks after which an agent is to start a new dictionary, in a large fleet and in a small one:
-/// told in `Welcome`. Unit: stacks, 20 bytes each on this side.
+/// Number of stacks after which an agent should start a new dictionary, in a large fleet and in a
+/// small one; sent in `Welcome`. Unit: stacks, 20 bytes each on this side.
 ///
-/// A window has some thousands of stacks, and a host goes on having new ones. With less, stacks
-/// that are still in use travel again, 16 bytes each; with more, thousands of streams take memory
-/// for stacks that are gone. Agents whose windows are large take up to four times as many.
+/// A window has some thousands of stacks, and a host keeps having new ones. With less, stacks that
+/// are still in use travel again, 16 bytes each; with more, thousands of streams take memory for
+/// stacks that are gone. Agents with large windows may use up to four times as many.
 pub const DICTIONARY_STACKS: RangeInclusive<u32> = 1 << 15..=1 << 17;
 
 /// Memory that streams share for stacks beyond the least that each may have. Unit: bytes.
@@ -41,15 +41,15 @@ const DICTIONARIES_BYTES: u64 = 256 << 20;
 /// Bytes of a stack that a stream remembers.
 const STACK_BYTES: u64 = 20;
 
-/// What the agent of a new stream is told when so many are open, its own among them.
+/// The value sent to the agent of a new stream if this many are open, including its own.
 pub fn dictionary_stacks(streams: u64) -> u32 {
     let share = DICTIONARIES_BYTES / STACK_BYTES / streams.max(1);
     let (least, most) = DICTIONARY_STACKS.into_inner();
     share.clamp(least.into(), most.into()) as u32
 }
 
-/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that starts a
-/// new dictionary when it is told to gets there with no window.
+/// Most stacks of a stream's dictionary. At the bound as with label sets. An agent that starts new
+/// dictionaries when it should never reaches it.
 pub const STACKS_PER_STREAM_MAX: usize =
     proto::definitions::dictionary_stacks_max(*DICTIONARY_STACKS.end(), usize::MAX)
         + ROWS_PER_WINDOW_MAX;
@@ -130,8 +130,8 @@ pub const HOSTS_TOGETHER: usize = 1024;
 /// health is bounded by [`HEALTH_BYTES_MAX`].
 pub const HOSTS_MAX: usize = 65_536;
 
-/// Difference of clocks that is worth a warning. Unit: nanoseconds. Below it are agents that keep
-/// time badly but whose windows still fall where they belong, within one window.
+/// Difference of clocks that is worth a warning. Unit: nanoseconds. Agents below it keep time
+/// badly, but their windows still fall where they belong, within one window.
 pub const CLOCK_WARNING_NS: i64 = 5_000_000_000;
 
 /// A host that was not heard of for so long is silent. Unit: nanoseconds. Agents send a window at
@@ -142,9 +142,9 @@ pub const SILENT_FOR_NS: i64 = 180_000_000_000;
 /// After so long a silent host is gone, and no longer worth a warning. Unit: nanoseconds.
 pub const SILENT_MAX_NS: i64 = 86_400_000_000_000;
 
-/// An agent that said that it stops and was not heard of for so long should be back. Unit:
-/// nanoseconds. A restart, an upgrade or a reboot takes minutes; with less they are told as
-/// trouble, with more a new version that does not start on any host looks well for longer.
+/// An agent that announced its stop and has been silent for this long should be back. Unit:
+/// nanoseconds. A restart, an upgrade or a reboot takes minutes; with less they are reported as
+/// trouble, with more a new version that does not start on any host looks healthy for longer.
 pub const STOPPED_MAX_NS: i64 = 900_000_000_000;
 
 /// How often hosts are looked at for trouble. Blindness is known by the agent within seconds.
@@ -153,8 +153,8 @@ pub const SURVEY_INTERVAL: Duration = Duration::from_secs(4);
 /// How often a store that other collectors use is asked what they know of their hosts.
 pub const OTHERS_INTERVAL: Duration = Duration::from_secs(15);
 
-/// Most blind hosts that are told one by one in the status and in the log; their number is told
-/// beyond.
+/// Most blind hosts listed one by one in the status and in the log; beyond it only their number is
+/// given.
 pub const BLIND_HOSTS_MAX: usize = 20;
 
 /// How long a warning about an id in double use stays after it was last seen.

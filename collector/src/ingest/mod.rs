@@ -1,8 +1,8 @@
 //! IngestService: takes the windows of agents and acknowledges them when they are durable.
 //!
-//! [`Ingest`] is what all streams share. A stream is a task (`stream.rs`); windows go over one
-//! bounded queue to one thread that calls the store (`batch.rs`). Every bound is in `limits.rs`;
-//! all that comes from an agent is checked in `window/` and, for frames, in `proto`.
+//! [`Ingest`] is the state shared by all streams. A stream is a task (`stream.rs`); windows go
+//! through one bounded queue to one thread that calls the store (`batch.rs`). All limits are in
+//! `limits.rs`; everything from an agent is checked in `window/` and, for frames, in `proto`.
 
 mod batch;
 mod hosts;
@@ -30,10 +30,10 @@ use tokio::task::JoinHandle;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
-/// What ingest may take.
+/// Limits of ingest.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct IngestOptions {
-    /// Streams open at a time. More are told to come again later.
+    /// Most open streams. Further agents must retry later.
     pub streams: usize,
     /// Memory for windows on their way and for what streams carry. Unit: bytes.
     pub memory_bytes: usize,
@@ -41,7 +41,7 @@ pub struct IngestOptions {
     pub timeouts: limits::Timeouts,
 }
 
-/// Is told of what agents bring. It is called by streams, so it must not block.
+/// Is informed of what agents send. Streams call it, so it must not block.
 pub trait Watch: Send + Sync {
     /// A host has connected, or says something new of itself.
     fn host(&self, host: &HostKey, facts: &HostFacts);
@@ -98,7 +98,7 @@ impl Ingest {
         Ok((ingest, tokio::spawn(pushing)))
     }
 
-    /// Has it told of what agents bring, from now on.
+    /// Sets who is informed of what agents send, from now on.
     pub fn watched_by(&self, watch: Arc<dyn Watch>) {
         // There is one for the life of a collector.
         let _ = self.watch.set(watch);

@@ -1,11 +1,11 @@
 //! One agent's stream, from its Hello to its end.
 //!
 //! Runs as one task, which never blocks: it reads, decodes, hands windows to the store's queue and
-//! writes answers. It does not read on while the queue is full, memory is short or too many windows
-//! wait for an answer, which is what slows an agent down.
+//! writes answers. It stops reading while the queue is full, memory is short or too many windows
+//! wait for an answer, which slows the agent down.
 //!
-//! While frames of one window are asked for, the windows behind it wait here: most of what they
-//! miss comes with the same answer.
+//! While frames of one window are requested, later windows wait here: most of what they lack comes
+//! with the same answer.
 
 use super::Ingest;
 use super::batch::{Answered, Job};
@@ -36,7 +36,7 @@ use tonic::{Code, Status, Streaming};
 /// An agent that sent something so lately is alive when another stream takes its place.
 const ALIVE: Duration = Duration::from_secs(30);
 
-/// What the agent's end of the stream gets.
+/// Messages to the agent.
 pub type Outbox = mpsc::Sender<Result<PushResponse, Status>>;
 
 /// Answers that wait for an agent to read them: one for each window that may be without one, and a
@@ -151,7 +151,7 @@ struct Ready {
     definitions: Option<Arc<Defined>>,
 }
 
-/// The window whose stacks the agent was asked for.
+/// The window that waits for requested stacks.
 struct Needing {
     pending: Box<Pending>,
     missing: HashSet<ContentId>,
@@ -182,7 +182,7 @@ struct Session<'s> {
     ingest: &'s Ingest,
     out: &'s Outbox,
     host: HostKey,
-    /// Whose certificate the connection has.
+    /// The owner of the connection's certificate.
     member: Option<Arc<Member>>,
     decoder: Decoder,
     guard: StreamGuard,
@@ -192,7 +192,7 @@ struct Session<'s> {
     ready: VecDeque<Ready>,
     /// Windows with the store.
     in_store: usize,
-    /// Those of them that brought frames.
+    /// Those that contained frames.
     defining: usize,
     needing: Option<Needing>,
     /// When the unfinished window must be complete.
@@ -548,8 +548,8 @@ impl<'s> Session<'s> {
     /// Takes frames the agent was asked for. Nothing waits for memory here: a window that waits for
     /// its frames holds memory that others may wait for.
     ///
-    /// Frames that cannot be used make the window refused, not the stream: the agent would come
-    /// back with the same window for ever.
+    /// If frames cannot be used the window is rejected, not the stream, because the agent would
+    /// come back with the same window forever.
     async fn define(&mut self, definitions: Definitions) -> Result<(), End> {
         let (sequence, parts) = (definitions.sequence, self.timeouts().parts);
         let asked = |needing: &&mut Needing| needing.pending.window.origin.sequence == sequence;

@@ -1,14 +1,14 @@
-//! What an ID token has to say, and what is taken from it.
+//! Checks the claims of an ID token and extracts what is used.
 //!
-//! Its signature is not looked at: it comes from the provider itself, over a connection whose
-//! certificate was checked, and never by way of a browser (OpenID Connect Core, 3.1.3.7, no. 6).
+//! Its signature is not checked: the token comes from the provider itself, over a connection with a
+//! verified certificate, and never through a browser (OpenID Connect Core, 3.1.3.7, no. 6).
 
 use super::provider::object;
 use crate::access::SIGN_IN_NAME_BYTES_MAX;
 use data_encoding::BASE64URL_NOPAD;
 use serde_json::{Map, Value};
 
-/// What somebody is, by name.
+/// Claims about a person, by name.
 pub(super) type Claims = Map<String, Value>;
 
 /// Largest ID token. Unit: bytes.
@@ -23,7 +23,7 @@ const GROUPS_MAX: usize = 2000;
 /// How far the clocks of provider and collector may be apart. Unit: seconds.
 const SKEW_S: i64 = 120;
 
-/// What is expected of a token.
+/// Expected values in a token.
 pub(super) struct Expected<'a> {
     pub(super) issuer: &'a str,
     pub(super) client_id: &'a str,
@@ -110,7 +110,7 @@ fn check(claims: &Claims, expected: &Expected<'_>) -> Result<(), &'static str> {
     subject(claims).map(|_| ())
 }
 
-/// Who somebody is, for ever.
+/// The permanent id of a person.
 pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
     match claims.get("sub").and_then(Value::as_str) {
         Some(text)
@@ -123,7 +123,7 @@ pub(super) fn subject(claims: &Claims) -> Result<&str, &'static str> {
     }
 }
 
-/// What somebody is called.
+/// The name of a person.
 pub(super) fn name<'a>(claims: &'a Claims, claim: &str) -> Result<&'a str, String> {
     let shown = config::shown(claim);
     let Some(name) = claims.get(claim).and_then(Value::as_str) else {

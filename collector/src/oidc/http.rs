@@ -1,4 +1,4 @@
-//! Questions to a provider over HTTP/1.1: one connection each, certificates checked, no redirect
+//! Requests to a provider over HTTP/1.1: one connection each, certificates checked, no redirect
 //! followed, bounded in time and size.
 
 use http_body_util::{BodyExt, Full, Limited};

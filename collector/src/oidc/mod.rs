@@ -1,9 +1,10 @@
-//! Logging in with a provider of OpenID Connect: authorization code flow with PKCE.
+//! Login with an OpenID Connect provider: authorization code flow with PKCE.
 //!
-//! A browser is sent to the provider and comes back with a code, which the collector itself changes
-//! for a token at the provider. What a browser brings is believed only where it fits a login that
-//! was started in it (`pending.rs`); what the provider says, only where it is for that login
-//! (`claims.rs`). Groups become a role and a scope by rules; who is in none is refused.
+//! A browser is sent to the provider and comes back with a code, which the collector itself
+//! exchanges for a token. The browser's data is accepted only if it belongs to a login that was
+//! started in the same browser (`pending.rs`); the provider's data only if it is for that login
+//! (`claims.rs`). Rules map groups to a role and a scope; somebody without a matching group is
+//! rejected.
 
 mod claims;
 mod http;
@@ -51,7 +52,7 @@ struct Rule {
     scope: Option<Scope>,
 }
 
-/// What an operator decided, checked.
+/// The operator's settings, checked.
 #[derive(Debug)]
 pub struct OidcSettings {
     issuer: String,
@@ -112,7 +113,7 @@ impl OidcSettings {
         }))
     }
 
-    /// What its sessions are known by.
+    /// Hash by which its sessions are recognized.
     pub fn hash(&self) -> &Settings {
         &self.hash
     }
@@ -131,20 +132,20 @@ pub struct Oidc {
 /// A browser that is to go to the provider.
 #[derive(Debug)]
 pub struct Begin {
-    /// Where.
+    /// Address to redirect to.
     pub location: String,
-    /// What it is known by when it comes back.
+    /// Secret by which the browser is recognized when it comes back.
     pub browser: String,
 }
 
-/// What a browser brings back.
+/// Data that a browser brings back.
 #[derive(Debug, Default)]
 pub struct Answer {
-    /// Which login it is of.
+    /// Identifies the login.
     pub state: String,
-    /// What becomes a token.
+    /// The code that is exchanged for a token.
     pub code: Option<String>,
-    /// Whose answer it is.
+    /// The issuer of the answer.
     pub issuer: Option<String>,
     /// Why there is no code.
     pub error: Option<String>,
@@ -178,11 +179,11 @@ impl Answer {
 /// Somebody who is let in.
 #[derive(Debug)]
 pub struct Admitted {
-    /// Who.
+    /// The person who logged in.
     pub sign_in: SignIn,
-    /// The group whose rule it was.
+    /// The group that matched a rule.
     pub group: String,
-    /// Where their browser goes.
+    /// Where to redirect the browser.
     pub back: String,
 }
 
@@ -193,7 +194,7 @@ pub struct Refused {
     pub why: String,
     /// For whoever is refused, where that is something else.
     pub told: Option<&'static str>,
-    /// Who they are, where that is known.
+    /// Their id at the provider, if known.
     pub subject: Option<String>,
     /// Whether the provider was asked for it.
     pub asked: bool,
@@ -238,7 +239,7 @@ impl Oidc {
         })
     }
 
-    /// What people are told they log in with.
+    /// Name of the provider on the login page.
     pub fn provider_name(&self) -> &str {
         &self.settings.provider_name
     }
@@ -507,7 +508,7 @@ impl Oidc {
         Ok(())
     }
 
-    /// Whom claims let in, and by which group.
+    /// The role and scope from claims, and the group that decided.
     fn admit(&self, claims: &Claims) -> Result<(SignIn, String), Refused> {
         let own = &self.settings;
         let subject = claims::subject(claims)?;

@@ -1,5 +1,5 @@
-//! Keeps logins that were started and have not come back: each once, for a while, for the browser
-//! that started it.
+//! Keeps logins in progress: each can be completed once, within a time limit, by the browser that
+//! started it.
 
 use crate::access::{Hash, SECRET_BYTES, hash, network, secret};
 use crate::sync::lock;
@@ -13,23 +13,23 @@ use std::time::{Duration, Instant};
 /// How long somebody has to log in at the provider.
 pub const LASTS: Duration = Duration::from_secs(600);
 
-/// Most logins under way: from one address, and from all. Beyond either bound the oldest login is
+/// Most logins in progress: from one address, and from all. Beyond either bound the oldest login is
 /// dropped, at the second one the oldest of the address that has most. A login takes 2.5 KiB at
-/// most. Behind a proxy all logins have the proxy's address and cannot be told apart, so only the
-/// second bound applies.
+/// most. Behind a proxy all logins have the proxy's address and cannot be distinguished, so only
+/// the second bound applies.
 const OF_NETWORK_MAX: usize = 256;
 const ALL_MAX: usize = 4096;
 
 /// A login under way.
 pub(super) struct Begun {
     browser: Hash,
-    /// Its address, or more of it where one customer has many.
-    /// None: a proxy is in between.
+    /// Its address, or its network if one customer has many addresses. `None`: there is a proxy in
+    /// between.
     network: Option<IpAddr>,
     until: Instant,
-    /// What the ID token has to have.
+    /// The value that the ID token must contain.
     pub(super) nonce: String,
-    /// What shows the provider that it is the same login.
+    /// Proves to the provider that it is the same login.
     pub(super) verifier: String,
     /// Unit: seconds since the Unix epoch.
     pub(super) since: i64,
@@ -37,19 +37,19 @@ pub(super) struct Begun {
     pub(super) back: String,
 }
 
-/// What is sent along.
+/// Data that is sent with the redirect.
 pub(super) struct Ticket {
     pub(super) state: String,
     pub(super) nonce: String,
     /// Hash of the verifier.
     pub(super) challenge: String,
-    /// What its browser is known by.
+    /// Hash by which its browser is recognized.
     pub(super) browser: String,
 }
 
 /// Who starts one.
 pub(super) struct Beginner<'a> {
-    /// What the browser is known by already.
+    /// Existing secret of the browser.
     pub(super) browser: Option<&'a str>,
     /// None: a proxy is in between.
     pub(super) address: Option<IpAddr>,
@@ -121,7 +121,7 @@ impl Pending {
         Some((ticket, gone))
     }
 
-    /// Takes the one with this state, where it was started in this browser.
+    /// Removes and returns the login with this state, if it was started in this browser.
     pub(super) fn take(
         &self,
         state: &str,

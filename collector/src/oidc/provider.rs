@@ -1,5 +1,4 @@
-//! What a provider says of itself, which is asked for when somebody first wants to log in, and kept
-//! for a while.
+//! The metadata of a provider, which is requested at the first login and cached for a while.
 
 use super::http::{Client, Question};
 use crate::config::provider_url;
@@ -18,14 +17,14 @@ const STALE: Duration = Duration::from_secs(86_400);
 /// How long a provider that does not say it is left alone.
 const REST: Duration = Duration::from_secs(10);
 
-/// Where a provider is asked what.
+/// The endpoints of a provider.
 #[derive(Debug)]
 pub(super) struct Provider {
     /// Browsers are sent here.
     pub(super) authorization: Uri,
     /// Codes become tokens here.
     pub(super) token: Uri,
-    /// Tells of somebody.
+    /// Returns data about a person.
     pub(super) userinfo: Option<Uri>,
     /// Whether the secret is taken in the form only.
     pub(super) secret_in_form: bool,
@@ -44,7 +43,7 @@ struct Known {
 pub(super) struct Discovery(Mutex<Known>);
 
 impl Discovery {
-    /// Those who ask at the same time wait for one answer.
+    /// Requests the metadata; concurrent callers wait for one answer.
     pub(super) async fn provider(
         &self,
         client: &Client,

@@ -1,4 +1,4 @@
-//! Bounds what one host may upload on one day of UTC.
+//! Bounds what one host may upload per day of UTC.
 
 use super::limits::{HOST_PINS_PER_DAY_MAX, HOSTS_PER_DAY_MAX};
 use crate::metrics::Metrics;
@@ -11,7 +11,7 @@ use tonic::Status;
 /// Nanoseconds of a day.
 const DAY_NS: i64 = 86_400_000_000_000;
 
-/// What each host uploaded on one day.
+/// Uploads of each host on one day.
 #[derive(Default)]
 struct Today {
     day: i64,

@@ -1,4 +1,4 @@
-//! What the file of a pin is about.
+//! The facts in the file of a pin.
 
 use super::limits::{HEAD_BYTES_MAX, PART_BYTES_MAX};
 use crate::evidence::Facts;

@@ -1,4 +1,4 @@
-//! Files of pins, on disks that misbehave and with bytes of strangers.
+//! Tests files of pins, on disks that misbehave and with hostile bytes.
 
 use super::*;
 use crate::evidence::{Bounds, KeepError, OpenError, ProfileKind, ReadError};
@@ -158,8 +158,8 @@ fn no_byte_of_a_file_can_be_changed_unseen() {
         bytes[at] ^= 0x40;
         std::fs::write(&path, &bytes).unwrap();
         let files = open(dir.path());
-        // A message that claims to be of another part is missing, which the profile's own end
-        // tells.
+        // A message that claims to belong to another part is missing, which the profile's own end
+        // reveals.
         let found = files.read(id, ProfileKind::Minutes, MEMORY, || false);
         let same = found.is_ok_and(|found| found.total() == expected.total());
         assert!(!same, "byte {at}");

@@ -1,4 +1,4 @@
-//! What pins of agents may cost: bounds with what happens at each.
+//! Limits of pins, and what happens at each.
 
 use std::time::Duration;
 
@@ -16,8 +16,8 @@ pub const PART_BYTES_MAX: usize = proto::PIN_PART_BYTES_MAX;
 /// would be more.
 pub const HEAP_BYTES_MAX: usize = proto::PIN_HEAP_BYTES_MAX;
 
-/// Pins that are taken at a time. More wait for [`PLACE_MAX`] and are told to come again. Each is
-/// put together once to see whether it is a profile, which takes [`HEAP_BYTES_MAX`] at most.
+/// Most pins that are uploaded at a time. More wait for [`PLACE_MAX`] and then must retry. Each is
+/// assembled once to check that it is a profile, which takes [`HEAP_BYTES_MAX`] at most.
 pub const UPLOADS_MAX: usize = 2;
 
 /// Longest wait for a place.
@@ -32,12 +32,11 @@ pub const UPLOAD_MAX: Duration = Duration::from_secs(300);
 /// Most pins in all. Beyond it the host with the most loses its oldest.
 pub const PINS_MAX: usize = 10_000;
 
-/// Pins that one host may upload in a day of UTC. A trigger fires ten times a day unless it is told
-/// otherwise; more are refused until the next day.
+/// Pins that one host may upload per day of UTC. A trigger fires at most ten times a day by
+/// default; more are rejected until the next day.
 pub const HOST_PINS_PER_DAY_MAX: u32 = 256;
 
-/// Most hosts whose pins of the day are counted. Pins of further hosts are refused until the next
-/// day.
+/// Most hosts with counted pins per day. Pins of further hosts are rejected until the next day.
 pub const HOSTS_PER_DAY_MAX: usize = 65_536;
 
 /// Longest name of a trigger. Unit: bytes. Longer texts of agents are cut.

@@ -1,12 +1,12 @@
-//! Pins of agents: the minutes around what triggers saw, and what was captured then, kept for as
-//! long as the collector's configuration says, whatever becomes of the host and of the windows in
-//! the store.
+//! Pins of agents: the minutes around what triggers saw, and the captures made then. They are
+//! stored as long as the collector's configuration says, whatever happens to the host and to the
+//! windows in the store.
 //!
-//! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so
-//! windows that were lost on the way are in it, and it keeps the times of its samples. Agents
-//! upload each pin once it has closed, and again when its capture came later (`service.rs`);
-//! `evidence` has them on the collector's own disk, with every engine of the store. Every bound is
-//! in `limits.rs`.
+//! A pin is a profile of its own, as its agent had it: nothing of it comes from the store, so it
+//! includes windows that were lost on the way, and it has the times of its samples. Agents upload
+//! each pin once it has closed, and again if its capture finished later (`service.rs`); `evidence`
+//! stores them on the collector's own disk, independent of the store's engine. All limits are in
+//! `limits.rs`.
 
 mod admission;
 mod files;
@@ -42,7 +42,7 @@ struct Inner {
     /// Opened when they are first wanted, and tried again until they can be.
     files: OnceCell<Files<HostPin>>,
     queries: Queries,
-    /// What those with scopes may see of pins.
+    /// Cached decisions on what callers with scopes may see of pins.
     sights: Mutex<sight::Remembered>,
     places: Arc<Semaphore>,
     admission: Arc<Admission>,
@@ -52,8 +52,8 @@ struct Inner {
 }
 
 impl Pins {
-    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and are told
-    /// to come again.
+    /// Pins of a directory, within bounds. While it cannot be used agents keep theirs and must
+    /// retry.
     pub fn new(
         dir: (PathBuf, Bounds),
         queries: Queries,
@@ -92,7 +92,7 @@ impl Pins {
                 continue;
             }
             let pins = self.clone();
-            // A panic was told when it happened; the next round tries again.
+            // A panic was reported when it happened; the next round tries again.
             let _ = spawn_blocking(move || pins.0.prune()).await;
         }
     }

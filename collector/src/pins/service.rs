@@ -113,7 +113,8 @@ impl Pins {
         let taken = taking
             .await
             .map_err(|_| Status::internal("the collector failed to store the pin"))?;
-        // Why the taking gave up goes before that it could not be told more.
+        // The reason why the upload failed is more important than that it could not be read
+        // further.
         match (taken, passed) {
             (Err(status), Err(passed)) if status.code() == Code::Cancelled => Err(passed),
             (taken, _) => taken.map(|()| false),

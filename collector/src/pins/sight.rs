@@ -1,10 +1,10 @@
 //! Decides what somebody with a scope may see of a pin.
 //!
-//! A pin has all that ran on its host, with all labels but the host's. When the whole host is in
-//! the scope, all of the pin is shown. Otherwise only the samples in the scope are shown, and the
-//! pin is listed only when it has some. What the trigger saw is shown when all samples of its
-//! cgroup are in the scope. To find that out, the pin's samples are read, and the outcome is
-//! remembered.
+//! A pin has everything that ran on its host, with all labels except the host's. If the complete
+//! host is in the scope, all of the pin is shown. Otherwise only the samples in the scope are
+//! shown, and the pin is listed only if it has some. What the trigger saw is shown if all samples
+//! of its cgroup are in the scope. To find that out, the pin's samples are read, and the result is
+//! cached.
 
 use super::Inner;
 use crate::access::{Caller, Scope};
@@ -21,7 +21,7 @@ use std::time::Instant;
 /// pin.
 const REMEMBERED_MAX: usize = 16_384;
 
-/// What may be seen of a pin.
+/// The visible parts of a pin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Sight {
     /// Nothing, not even that it is there.
@@ -41,7 +41,7 @@ pub(super) type Remembered = HashMap<(u64, i64, u64, String), Sight>;
 pub(super) type HostLabels = HashMap<String, BTreeMap<String, String>>;
 
 impl Sight {
-    /// The pin as it is shown; `None` when it is not.
+    /// The parts of the pin that may be shown; `None` if nothing of it may.
     pub fn shown(self, mut pin: HostPin) -> Option<HostPin> {
         match self {
             Sight::Nothing => return None,
@@ -59,7 +59,7 @@ impl Sight {
 }
 
 impl Inner {
-    /// What `caller` may see of a pin. May read it.
+    /// Decides what `caller` may see of a pin. May read the pin.
     pub(super) fn sight(
         &self,
         caller: &Caller,
@@ -112,7 +112,7 @@ impl Inner {
     }
 }
 
-/// Which samples of a pin were found.
+/// Which samples were found in a pin.
 #[derive(Default)]
 struct Seen {
     /// In the scope.

@@ -1,4 +1,4 @@
-//! Takes one pin of an agent: checks what it says, writes it, and sees that it is a profile.
+//! Receives one pin of an agent: checks its head, writes it, and verifies that it is a profile.
 
 use super::Inner;
 use super::admission::Admitted;
@@ -28,7 +28,7 @@ pub(super) enum UploadMessage {
     End,
 }
 
-/// What an agent says of a pin, within bounds.
+/// Checks and bounds the head of a pin from an agent.
 pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Result<HostPin, Status> {
     let hello = asked.hello.ok_or_else(|| fault("the head has no host"))?;
     let pin = asked.pin.ok_or_else(|| fault("the head has no pin"))?;
@@ -63,7 +63,7 @@ pub(super) fn head(asked: PinHead, now_unix_ns: i64, metrics: &Metrics) -> Resul
 }
 
 impl Inner {
-    /// Writes what comes until its end. Blocks. A pin is there whole or not at all.
+    /// Writes what arrives until its end. Blocks. A pin is stored completely or not at all.
     pub(super) fn take(
         &self,
         head: HostPin,
@@ -116,7 +116,7 @@ impl Inner {
         Ok(())
     }
 
-    /// What the agent is told of a pin that was not kept.
+    /// The error for a pin that was not stored.
     fn failed(&self, error: KeepError) -> Status {
         match error {
             KeepError::TooLarge { .. } => fault(error),

@@ -1,4 +1,4 @@
-//! Answers of the store as messages, within the size that clients take.
+//! Converts answers of the store to messages, within the size that clients accept.
 
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};
@@ -13,7 +13,7 @@ pub const TEXT_BYTES_MAX: usize = 3 << 20;
 /// Kind of a row that is no frame.
 const NO_FRAME: u32 = 255;
 
-/// What an answer is made of, as a message.
+/// The data quality of an answer, as a message.
 pub fn quality(
     quality: DataQuality,
     coverage: Option<Coverage>,
@@ -63,7 +63,7 @@ fn named_later(counts: NamedLater) -> Vec<wire::NamedLater> {
         .collect()
 }
 
-/// What is known of an answer that was made from indexes alone.
+/// The data quality of an answer made from indexes alone.
 pub fn covered(covered: TimeRange) -> wire::DataQuality {
     wire::DataQuality {
         covered: Some(range(covered)),
@@ -94,7 +94,7 @@ pub fn fitting<T>(rows: Vec<T>, bytes: impl Fn(&T) -> usize) -> (Vec<T>, usize) 
     (kept, left_out)
 }
 
-/// What a step of a series is made of.
+/// The data behind a step of a series.
 pub fn step(step: Step) -> wire::SeriesStep {
     wire::SeriesStep {
         covered_ns: step.covered_ns,
@@ -130,7 +130,7 @@ pub fn label_row(name: String, value: Value) -> wire::TopRow {
     }
 }
 
-/// What one side of a diff is made of.
+/// The samples on one side of a diff.
 pub fn sampled(total: Value, parts: usize) -> wire::Sampled {
     wire::Sampled {
         count: total.count,

@@ -7,7 +7,7 @@ use profile::{
 };
 use std::collections::HashMap;
 
-/// True when the kernel's accounting can stand beside what `selector` takes.
+/// True if the kernel's accounting is comparable to what `selector` selects.
 pub(super) fn is_accountable(selector: &Selector) -> bool {
     let mut matchers = selector.matchers().iter();
     matchers.all(|matcher| !SAMPLE_LABELS.contains(&matcher.label()))
@@ -59,7 +59,7 @@ pub(super) fn ledger(totals: &[LabelTotals], accountable: bool) -> Ledger {
     builder.finish()
 }
 
-/// The coverage of a ledger whose windows the store has counted.
+/// The coverage of a ledger with window counts from the store.
 pub(super) fn coverage(ledger: &Ledger, windows: u64, windows_unmeasured: u64) -> Coverage {
     Coverage {
         windows,

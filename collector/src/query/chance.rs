@@ -69,8 +69,8 @@ fn ln_gamma(x: f64) -> f64 {
     -base + (2.506_628_274_631_000_5 * series / x).ln()
 }
 
-/// Which of these p-values are discoveries, at most a share `rate` of them false (Benjamini and
-/// Hochberg): the largest rank whose chance is below its part of what is allowed, and all before
+/// Which of these p-values are discoveries, with at most a share `rate` of them false (Benjamini
+/// and Hochberg): the largest rank with a p-value below its part of the rate, and all ranks before
 /// it.
 pub fn discoveries(chances: &[f64], rate: f64) -> Vec<bool> {
     let mut order: Vec<usize> = (0..chances.len()).collect();

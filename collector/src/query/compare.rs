@@ -1,17 +1,17 @@
-//! Two selections against each other by function, and how sure each change is.
+//! Compares two selections by function, and says how certain each change is.
 
 use super::spread::{self, Certainty, Parts};
 use super::{Failed, units};
 use crate::store::{DataQuality, Limits, QueryResult, StoreQueries, TimeRange};
 use profile::{CostBy, CostDiff, Costs, Query, Value};
 
-/// What two selections have in common, and what not.
+/// Comparison of two selections.
 pub(super) struct Compared {
     /// By function.
     pub diff: CostDiff,
     /// The verdict on each function of `diff`.
     pub verdicts: Vec<Certainty>,
-    /// What each side is made of, and how many parts its spread is of.
+    /// Data quality of each side, and the number of parts behind its spread.
     pub before: (DataQuality, usize),
     /// See `before`.
     pub after: (DataQuality, usize),
@@ -24,13 +24,13 @@ struct Side {
 }
 
 impl Side {
-    /// A side whose spread is not known yet.
+    /// A side with a spread that is not known yet.
     fn new(quality: DataQuality) -> Side {
         let parts = None;
         Side { parts, quality }
     }
 
-    /// What is told of it: its quality, and how many parts its spread is of.
+    /// What the answer says about it: its quality, and the number of parts behind its spread.
     fn told(self) -> (DataQuality, usize) {
         let parts = self.parts.as_ref().map_or(0, Parts::len);
         (self.quality, parts)

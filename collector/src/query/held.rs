@@ -1,8 +1,8 @@
-//! Answers that wait to be read: how many, and how much memory they hold together.
+//! Bounds answers that wait to be read: their number and their total memory.
 //!
-//! A query that runs has `query.memory_mib` to itself, in one of `query.concurrent` places. What it
-//! answers leaves that place and is held here until its client has read it; all that is held
-//! together has as much again as one query. So slow readers keep each other out, never a query.
+//! A running query may use `query.memory_mib`, in one of `query.concurrent` places. Its answer
+//! leaves that place and is held here until its client has read it; all held answers together may
+//! use as much memory as one query. So slow readers can keep each other waiting, but never a query.
 
 use super::Queries;
 use crate::memory::{MemoryPool, Reservation};
@@ -98,13 +98,13 @@ impl ResponseSlot {
         )))
     }
 
-    /// Gives back what was read.
+    /// Releases the memory of what was read.
     pub fn release(&mut self, bytes: usize) {
         self.held.shrink(bytes);
     }
 }
 
-/// What a profile takes in memory until it is sent, the times of its samples included, about. Unit:
+/// Approximate memory of a profile until it is sent, including the times of its samples. Unit:
 /// bytes.
 pub(crate) fn profile_bytes(profile: &Profile) -> usize {
     let samples = profile.samples.len() * SAMPLE_BYTES;

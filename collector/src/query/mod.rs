@@ -1,9 +1,9 @@
-//! QueryService: what the fleet's memory is asked, over any store.
+//! QueryService: answers queries, on any store.
 //!
 //! A call checks its request, waits for one of a few places, and runs on a blocking thread with a
-//! deadline and a flag that is set when its client goes away. Answers that stream are held in
-//! memory until they are read, in places of their own (`held.rs`). The same calls serve gRPC,
-//! gRPC-Web and downloads.
+//! deadline and a flag that is set when its client disconnects. Streamed answers are held in memory
+//! until they are read, in places of their own (`held.rs`). The same calls serve gRPC, gRPC-Web and
+//! downloads.
 
 mod answer;
 mod cgroups;
@@ -42,14 +42,14 @@ use tonic::Status;
 /// Time a client may leave a part of its answer unread.
 pub const STALL_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Time a client may take for a whole answer. 128 MiB in this time are 0.4 MiB/s.
+/// Time a client may take for a complete answer. 128 MiB in this time is 0.4 MiB/s.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Largest request. Unit: bytes. The most matchers and filters, each with the longest pattern, are
 /// half of this.
 pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
-/// What queries may take.
+/// Limits for queries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct QueryOptions {
     /// Queries that run at a time; more wait, until their time is over.
@@ -64,7 +64,7 @@ pub struct QueryOptions {
     pub lines: usize,
 }
 
-/// What status tells of the process.
+/// Facts about the process for the status.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Facts {
     /// When it started.
@@ -129,7 +129,7 @@ impl Ask {
     }
 }
 
-/// Gives a query up when its caller is dropped.
+/// Cancels a query when its caller is dropped.
 struct CancelOnDrop {
     cancel: Cancel,
     metrics: Arc<Metrics>,

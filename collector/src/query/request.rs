@@ -1,4 +1,4 @@
-//! What clients ask, checked: selections, ranges and steps.
+//! Checks queries of clients: selections, ranges and steps.
 
 use crate::store::{StoreError, TimeRange};
 use profile::{FrameFilter, GroupBy, Query, Selector};
@@ -23,7 +23,7 @@ const STEPS_S: [u64; 18] = [
     604_800, 2_419_200,
 ];
 
-/// A selection whose range is not yet tied to the time of the call.
+/// A selection with a range that is not yet tied to the time of the call.
 #[derive(Clone, Debug)]
 pub struct Selected {
     range: Option<agent::TimeRange>,
@@ -138,8 +138,8 @@ pub fn resolve(
     })
 }
 
-/// The step of a series over `range`: what was asked for in whole windows, or what gives it about
-/// [`STEPS_DEFAULT`] steps.
+/// The step of a series over `range`: the requested one in complete windows, or one that gives
+/// about [`STEPS_DEFAULT`] steps.
 ///
 /// # Errors
 /// RESOURCE_EXHAUSTED when that makes too many points.
@@ -164,7 +164,7 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
     Ok(step)
 }
 
-/// A range widened to whole steps, which start at multiples of their length since the epoch.
+/// A range widened to complete steps, which start at multiples of their length since the epoch.
 pub fn whole_steps(range: TimeRange, step_ns: u64) -> TimeRange {
     let step = i64::try_from(step_ns).unwrap_or(i64::MAX).max(1);
     let (start, end) = (range.start_unix_ns, range.end_unix_ns);

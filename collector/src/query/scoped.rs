@@ -1,10 +1,10 @@
-//! The store as somebody may see it: the one way from a question to what is stored.
+//! The store as seen by a caller: every query to it goes through here.
 //!
-//! [`Guarded`] holds the store and gives nobody at hand but a [`ScopedStore`], which adds the
-//! caller's scope to every question. An answer is the one that somebody without a scope gets who
-//! writes the scope into the selector, less what is told of hosts as a whole: gaps, counts and
-//! steps are of hosts that are in the scope or have samples in it, and what was missed while
-//! sampling, and what whole hosts took, only of hosts that are in it as a whole.
+//! [`Guarded`] holds the store and only gives out a [`ScopedStore`], which adds the caller's scope
+//! to every query. The answer equals that for a caller without a scope who writes the scope into
+//! the selector, with less information about complete hosts: gaps, counts and steps cover only
+//! hosts that are in the scope or have samples in it; what was missed while sampling, and the
+//! totals of hosts, cover only hosts that are entirely in it.
 
 use crate::access::{Caller, Scope};
 use crate::store::query::prune;
@@ -17,11 +17,10 @@ use profile::{CostBy, Costs, Profile, Quality, Query, Selector, Value, key, unit
 use std::collections::{HashMap, HashSet};
 use std::sync::{Arc, Mutex};
 
-/// Ranges for which is remembered which hosts may be told of: both sides of a diff, and parts of
-/// them.
+/// Most ranges for which the visible hosts are cached: both sides of a diff, and parts of them.
 const RANGES_MAX: usize = 4;
 
-/// Most hosts that a scope may have samples of. More are not told of in the quality of answers.
+/// Most hosts with samples in a scope. More are not mentioned in the quality of answers.
 const HOSTS_MAX: usize = 200_000;
 
 /// A day. Unit: nanoseconds.
@@ -63,7 +62,7 @@ impl ScopedStore {
         }
     }
 
-    /// Names of the hosts in a range that may be told of.
+    /// Names of the visible hosts in a range.
     fn told(&self, scope: &Scope, range: TimeRange, limits: &Limits) -> Result<Hosts, StoreError> {
         let within = |of: &TimeRange| {
             of.start_unix_ns <= range.start_unix_ns && range.end_unix_ns <= of.end_unix_ns
@@ -116,7 +115,7 @@ impl ScopedStore {
         })
     }
 
-    /// Leaves out of an answer what is told of whole hosts, and says what is not kept.
+    /// Removes from an answer what concerns complete hosts, and says what is not stored.
     fn finish<T>(
         &self,
         scope: &Scope,
@@ -141,7 +140,7 @@ impl ScopedStore {
         Ok(())
     }
 
-    /// What `query` selects within `scope`, whole, without who ended waits.
+    /// What `query` selects within `scope`, completely, without wakers.
     fn profile_within(
         &self,
         scope: &Scope,
@@ -161,7 +160,7 @@ impl ScopedStore {
         }
         let has_waits = found.data.info.is_waiting() || !is_event(&found.data.info.event);
         if !filters.is_empty() && has_waits {
-            // A filter must not find what is not shown: what it keeps or drops would tell of it.
+            // A filter must not find what is not shown: what it keeps or drops would reveal it.
             let unpruned = Limits {
                 nodes: usize::MAX,
                 ..limits.clone()
@@ -203,7 +202,7 @@ impl ScopedStore {
         Ok(functions.data.has_wakers())
     }
 
-    /// What of hosts that are in the scope in part is in it, by name.
+    /// The part in the scope of hosts that are partly in it, by name.
     fn parts(
         &self,
         scope: &Scope,
@@ -259,7 +258,7 @@ impl ScopedStore {
     }
 }
 
-/// What was missed, as far as samples of a selection say.
+/// What was missed, as far as the samples of a selection show it.
 pub(crate) fn of_samples(quality: Quality) -> Quality {
     Quality {
         idle: 0,
@@ -285,7 +284,7 @@ fn too_large(error: profile::FilterError) -> StoreError {
     StoreError::TooLarge(format!("{error}, including those of your login's scope"))
 }
 
-/// What went wrong in the engine may be about anybody's data: the log has it, the caller has not.
+/// Hides an engine's error from the caller, because it may contain anybody's data, and logs it.
 fn hidden(error: StoreError) -> StoreError {
     match error {
         StoreError::Engine { operation, message } => {
@@ -300,8 +299,8 @@ fn hidden(error: StoreError) -> StoreError {
 }
 
 impl StoreQueries for ScopedStore {
-    /// Those in the scope as a whole, and those with samples of it, of which only these samples
-    /// count.
+    /// Hosts that are entirely in the scope, and those with samples in it, for which only these
+    /// samples count.
     fn hosts(
         &self,
         range: TimeRange,

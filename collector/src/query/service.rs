@@ -149,7 +149,7 @@ impl QueryService for Queries {
             });
         }
         let mut quality = answer::quality(quality, None, &self.0.hosts);
-        // A step has the weight of whole hosts, whatever is selected of them.
+        // A step has the weight of complete hosts, whatever is selected of them.
         quality.weights_capped |= data.steps.iter().any(|step| step.weight == u64::MAX);
         Ok(Response::new(wire::SeriesResponse {
             start_unix_ns: data.start_unix_ns,
@@ -431,7 +431,7 @@ impl QueryService for Queries {
             .await?;
         let mut degradations: Vec<_> = issues.into_iter().map(degradation).collect();
         let kept = kept.unwrap_or_else(|error| {
-            // A store that is away is what status is there to tell.
+            // Status is there to report that a store is away.
             degradations.push(degradation(error.to_string()));
             None
         });
@@ -463,7 +463,7 @@ fn blind_host((key, hostname, why): (HostKey, String, agent::Degradation)) -> wi
 }
 
 impl Queries {
-    /// What of status everybody may know.
+    /// The part of the status that everybody may see.
     fn status_of_all(&self) -> wire::StatusResponse {
         let (store, store_version) = self.0.status.engine();
         wire::StatusResponse {
@@ -476,9 +476,9 @@ impl Queries {
         }
     }
 
-    /// The status for somebody who may see a part of the fleet: what the store takes, how it does
-    /// and what the collector counts is of all hosts. It waits for a place as questions do: whose
-    /// hosts are blind is one.
+    /// The status for a caller who may see a part of the fleet: the store's size and health and the
+    /// collector's counters concern all hosts, so they are left out. It waits for a place like a
+    /// query, because finding the blind hosts is one.
     async fn status_within(&self, caller: &Caller) -> Result<wire::StatusResponse, Status> {
         let (now, lines) = (self.0.clock.now_unix_ns(), self.0.options.lines);
         let (kept, hosts) = self
@@ -590,7 +590,7 @@ impl Queries {
     }
 }
 
-/// What was taken and lost by the values of a label; samples without it under the empty text.
+/// Taken and lost amounts by the values of a label; samples without it are under the empty text.
 fn totals_by(
     store: &dyn StoreQueries,
     scope: &Scope,
@@ -649,7 +649,7 @@ fn scope(store: &dyn StoreQueries, selected: &Selected, now: i64) -> Result<Scop
     })
 }
 
-/// A series whose lines are the kernel's accounts; what its steps are made of is told by samples.
+/// A series with lines from the kernel's accounts; the data behind its steps comes from samples.
 fn accounted_series(
     store: &dyn StoreQueries,
     scope: &Scope,
@@ -772,12 +772,12 @@ fn given_up(report: &sandbox::Report) -> agent::Sandbox {
     }
 }
 
-/// What the store says it takes on disk.
+/// The store's size on disk, as it reports it.
 fn store_bytes(store: &dyn StoreStatus) -> u64 {
     let metrics = store.metrics();
     let bytes = counted(&metrics).filter(|counted| counted.name == STORE_BYTES);
     bytes.map(|counted| counted.value).sum()
 }
 
-/// Name of the number by which a store tells its size on disk; with labels, all of them together.
+/// Name of the metric with a store's size on disk; with labels, all of them together.
 const STORE_BYTES: &str = "fleetprof_store_bytes";

@@ -1,8 +1,8 @@
-//! How sure a change of a share is, from how much the share moves within each side.
+//! How certain a change of a share is, from how much the share varies within each side.
 //!
-//! The binomial error of [`profile::CostDiff`] takes samples as independent. Those of a fleet are
-//! not: load comes and goes, a job runs in one minute and not in the next, so of millions of
-//! samples every row would be certain. Here each side's range is cut into parts of equal length,
+//! The binomial error of [`profile::CostDiff`] assumes independent samples. Those of a fleet are
+//! not: load comes and goes, a job runs in one minute and not in the next, so with millions of
+//! samples every row would look certain. Here each side's range is cut into parts of equal length,
 //! and the variance of a share is that of a ratio over these parts (cluster sampling, linearized):
 //!
 //! ```text
@@ -10,11 +10,11 @@
 //! variance = n ÷ (n − 1) × Σ (wᵢ − share × Wᵢ)² ÷ (Σ Wᵢ)²
 //! ```
 //!
-//! It is never taken below the binomial one. A row is significant when its two-sided p-value, of
+//! It is never taken below the binomial one. A row is significant if its two-sided p-value, from
 //! Student's t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over
-//! all rows: of the rows that are marked, at most one in twenty is chance. What differs from host
-//! to host all the time is the same on both sides and no error; where the sides are of different
-//! hosts, it is not seen here.
+//! all rows: of the marked rows, at most one in twenty is chance. A permanent difference between
+//! hosts is the same on both sides and adds no error; if the sides have different hosts, it is not
+//! detected here.
 
 use super::chance::{discoveries, two_sided};
 use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};
@@ -34,7 +34,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 /// Rows marked by chance, of all that are marked.
 const FALSE_DISCOVERIES: f64 = 0.05;
 
-/// What functions cost in each part of a side.
+/// Costs of functions in each part of a side.
 pub(super) struct Parts {
     /// By part: all that was sampled.
     whole: Vec<f64>,
@@ -51,12 +51,12 @@ pub(super) struct Certainty {
     pub is_significant: bool,
 }
 
-/// What a function takes beyond its names and costs: two strings, a vector and its place in the
-/// map. Unit: bytes.
+/// Memory of a function in addition to its names and costs: two strings, a vector and its place in
+/// the map. Unit: bytes.
 const FUNCTION_BYTES: usize = 128;
 
-/// Cuts `range` into at most [`PARTS_MAX`] parts, each whole steps of the data long; of minutes,
-/// but for what is before the first and after the last full one.
+/// Cuts `range` into at most [`PARTS_MAX`] parts, each of complete steps of the data; at minutes,
+/// except for what is before the first and after the last full one.
 fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
     let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
     let step = match step_ns.max(super::request::WINDOW_NS) {
@@ -245,7 +245,7 @@ mod tests {
         assert_eq!(lengths(range(0, 700), 10), [120, 120, 120, 120, 120, 100]);
         assert_eq!(lengths(range(0, 3600), 3600), [3600]);
         assert_eq!(lengths(range(7, 7), 10), [0; 0]);
-        // At whole minutes, wherever the range starts: rollups answer.
+        // At full minutes, wherever the range starts, so that rollups answer.
         let parts = cut(range(7, 3607), 10_000_000_000);
         let ends = parts.iter().map(|part| part.end_unix_ns / 1_000_000_000);
         let ends: Vec<i64> = ends.collect();

@@ -1,9 +1,9 @@
-//! In which unit the weights of each host are: CPU time, or cycles of hosts that count those; and
-//! one unit for what is compared or added up.
+//! The unit of each host's weights: CPU time, or cycles if a host counts those; and one unit for
+//! everything that is compared or added up.
 //!
-//! The store keeps units by series, not by host. Where all hosts send CPU time, as nearly all
-//! fleets do, what they sent last is the answer; otherwise the store is asked whether the range has
-//! one unit.
+//! The store has units by series, not by host. If all hosts send CPU time, as in nearly all fleets,
+//! the unit they sent last is the answer; otherwise the store is asked whether the range has one
+//! unit.
 
 use super::Failed;
 use crate::ingest::Hosts;
@@ -28,8 +28,7 @@ impl Units {
         self.all.clone().unwrap_or_else(each)
     }
 
-    /// What of the CPU time of a host was sampled; `None` where its weights are not known to be
-    /// time.
+    /// How much of a host's CPU time was sampled; `None` if its weights are not known to be time.
     pub fn coverage(&self, key: &HostKey, did: &HostRange) -> Option<Coverage> {
         let is_time = did.total().weight == 0 || unit::is_time(&self.of(key));
         is_time.then(|| did.coverage())

@@ -1,4 +1,4 @@
-//! The listeners of the page: what each is called, whom it lets in, and how it speaks TLS.
+//! The listeners of the page: their names, who is let in, and their TLS settings.
 
 use super::{Addresses, ServeError};
 use crate::access::{PageAddress, People, Role};
@@ -82,7 +82,7 @@ pub(super) fn entrances(
             Certificates::signed(fleet.clone(), own)
         }
     };
-    // Told at the start, and not to the first who comes.
+    // Reported at the start, and not at the first connection.
     certificates.config().map_err(ServeError::Page)?;
     let encrypted = Entrance {
         names: names("https"),
@@ -114,7 +114,7 @@ fn proxy(config: &Config) -> Option<Proxy> {
     })
 }
 
-/// Done when one of them has failed, which ends the others, or all have ended as they were told.
+/// Completes when one of them has failed, which ends the others, or when all have ended on request.
 pub(super) async fn all(mut pages: JoinSet<()>) {
     while let Some(Ok(())) = pages.join_next().await {}
 }

@@ -1,5 +1,5 @@
-//! What every engine does with a window before it stores it: whether it can be taken at all, which
-//! labels are of its host, and what the kernel accounts below each cgroup.
+//! Steps common to all engines before a window is stored: whether it can be accepted, which labels
+//! belong to its host, and what the kernel accounts below each cgroup.
 
 use super::{LabelSet, NewWindow};
 use profile::key;
@@ -12,7 +12,7 @@ pub const WINDOW_NS_MAX: u64 = 3_600_000_000_000;
 /// Longest host id, what agents take too. Unit: bytes.
 pub const HOST_ID_BYTES_MAX: usize = profile::fleet::HOST_ID_BYTES_MAX;
 
-/// Labels that only samples have: no host as a whole has them, and the kernel's accounting is not
+/// Labels that only samples have: no complete host has them, and the kernel's accounting is not
 /// known by them.
 pub const SAMPLE_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
@@ -59,7 +59,7 @@ pub(super) fn rejection(
     Some(reason.to_owned())
 }
 
-/// Labels of the host as a whole: those that all label sets share, except those of cgroups and
+/// Labels of the complete host: those shared by all label sets, except those of cgroups and
 /// samples.
 pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
     let sets = &window.label_sets;
@@ -70,12 +70,12 @@ pub(super) fn host_labels(window: &NewWindow) -> LabelSet {
     LabelSet::new(shared.map(|(name, value)| (name.to_owned(), value.to_owned())))
 }
 
-/// True for a label that a host as a whole may have.
+/// True for a label that a complete host may have.
 pub fn is_host_label(name: &str) -> bool {
     !key::is_of_cgroup(name) && !SAMPLE_LABELS.contains(&name)
 }
 
-/// What the nearest accounted cgroups below a cgroup have of its account.
+/// The part of a cgroup's account that belongs to the nearest accounted cgroups below it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Below {
     /// Unit: nanoseconds.

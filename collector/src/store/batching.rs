@@ -1,4 +1,4 @@
-//! How windows come together before a store is called.
+//! Groups windows before a store is called.
 
 use std::time::Duration;
 
@@ -13,7 +13,8 @@ pub struct BatchPolicy {
 }
 
 impl Default for BatchPolicy {
-    /// For a store whose call is an fsync: 25 ms, in which one serves all that wait; 256 windows.
+    /// For a store with an fsync per call: 25 ms, in which one call stores all that wait; 256
+    /// windows.
     fn default() -> BatchPolicy {
         BatchPolicy {
             linger: Duration::from_millis(25),

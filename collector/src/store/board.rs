@@ -1,10 +1,10 @@
-//! Which host is connected to which collector, where several share a store: a notice board, no
-//! storage of windows.
+//! Records which host is connected to which collector, if several share a store. It stores no
+//! windows.
 
 use super::{Limits, StoreError};
 use std::collections::BTreeMap;
 
-/// A host whose agent has a control stream to some collector.
+/// A host with a control stream to some collector.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectedHost {
     /// The host.
@@ -19,13 +19,13 @@ pub struct ConnectedHost {
     pub seen_unix_ns: i64,
 }
 
-/// Where collectors that share a store announce to each other which hosts are connected to them. A
-/// store that nobody shares has nobody to tell.
+/// Where collectors that share a store announce their connected hosts to each other. A store that
+/// is not shared ignores it.
 pub trait NoticeBoard: Send + Sync + 'static {
     /// Announces to other collectors on this store which hosts are connected to this one.
     ///
     /// # Errors
-    /// When they could not be told.
+    /// When they could not be announced.
     fn announce_hosts(&self, _hosts: &[ConnectedHost]) -> Result<(), StoreError> {
         Ok(())
     }
@@ -42,7 +42,7 @@ pub trait NoticeBoard: Send + Sync + 'static {
         Ok(Vec::new())
     }
 
-    /// True when other collectors may use the same store, and tell it of their hosts.
+    /// True if other collectors may use the same store and announce their hosts to it.
     fn is_shared(&self) -> bool {
         false
     }

@@ -1,10 +1,10 @@
-//! What a store of windows is, by what its users may do: [`WindowSink`] takes windows,
-//! [`StoreQueries`] answers, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] says how
-//! it does. Two engines are behind them: `embedded`, which needs nothing installed, and
-//! `clickhouse`. Nothing outside their folders knows an engine.
+//! Defines a store of windows by its interfaces: [`WindowSink`] accepts windows, [`StoreQueries`]
+//! answers queries, [`NoticeBoard`] is read by other collectors, [`StoreStatus`] reports its state.
+//! There are two engines: `embedded`, which needs nothing installed, and `clickhouse`. Nothing
+//! outside their folders depends on an engine.
 //!
-//! All calls block, on disk or network, and come from several threads at once. Times are wall time
-//! of the collector's callers: a store has no clock of its own.
+//! All calls block, on disk or network, and may come from several threads at once. Callers pass
+//! wall time: a store has no clock of its own.
 
 mod admission;
 mod batching;
@@ -60,9 +60,9 @@ pub enum StoreError {
     /// Something is wrong with the store itself.
     #[error("failed to {operation}: {message}")]
     Engine {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
-        /// What the engine said, its causes included.
+        /// The engine's error, including its causes.
         message: String,
     },
 }
@@ -80,8 +80,7 @@ pub trait StoreStatus: Send + Sync + 'static {
     /// Sizes and counters, for metrics and status.
     fn metrics(&self) -> Vec<Family>;
 
-    /// What does not work as it should, in sentences for the operator: a partition set aside, a
-    /// disk that is full.
+    /// Problems as sentences for the operator: a partition set aside, a full disk.
     fn issues(&self) -> Vec<String>;
 }
 
@@ -92,9 +91,9 @@ pub struct OpenStore {
     pub sink: Arc<dyn WindowSink>,
     /// Answers. Its sums do not overflow.
     pub queries: Arc<dyn StoreQueries>,
-    /// Where collectors that share the store tell each other of their agents.
+    /// Where collectors that share the store announce their agents to each other.
     pub board: Arc<dyn NoticeBoard>,
-    /// Is told who knows names of functions.
+    /// Gets the source of names of functions.
     pub naming: Arc<dyn FrameNaming>,
     /// How it does.
     pub status: Arc<dyn StoreStatus>,

@@ -1,4 +1,4 @@
-//! Names that agents could not give, as an engine asks for them while it makes an answer.
+//! Names that agents could not find, as an engine requests them while it builds an answer.
 
 use super::Limits;
 use profile::{Dictionary, FrameId, NameSource, Place};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 /// Frames looked at, or looked up, while a dictionary is locked and between looks at the clock.
 const SLICE: usize = 1024;
 
-/// How often those that know names are told again which builds lack them.
+/// How often the sources of names are informed again which builds lack them.
 const WANT: Duration = Duration::from_secs(30);
 
 /// Names of functions of one build, and where they came from.
@@ -35,7 +35,7 @@ pub trait FrameNaming: Send + Sync + 'static {
     fn name_by(&self, _names: Arc<dyn Names>) {}
 }
 
-/// The names of an engine; none until it is told of them.
+/// The names of an engine; none until they are set.
 #[derive(Default)]
 pub(super) struct NamedBy(OnceLock<Arc<dyn Names>>);
 
@@ -45,7 +45,7 @@ pub(super) struct Nameless {
     /// How many frames of the dictionary were looked at.
     frames: usize,
     builds: HashMap<Box<str>, Build>,
-    /// When it was told of last which builds have no symbols, and how many they were.
+    /// When it was last informed which builds have no symbols, and how many there were.
     told: Option<(Instant, usize)>,
 }
 
@@ -133,7 +133,7 @@ impl NamedBy {
 }
 
 impl Nameless {
-    /// Takes in frames that are new; false when those were all.
+    /// Adds new frames; false if these were all.
     fn take_in(&mut self, dict: &Dictionary) -> bool {
         let end = dict.frames.len().min(self.frames + SLICE);
         for id in self.frames..end {

@@ -1,4 +1,4 @@
-//! Opens the engine that the configuration names: the one place that knows them all.
+//! Opens the engine that the configuration names: the only place that knows all engines.
 
 use super::clickhouse::{self, ClickHouseStore};
 use super::embedded::{self, EmbeddedStore};

@@ -1,4 +1,4 @@
-//! The way out: what may be asked of stored windows.
+//! The interface for queries of stored windows.
 
 use super::{
     AccountedSeries, HostRange, HostRecord, LabelTotals, Limits, QueryResult, Scope, StoreError,
@@ -61,9 +61,9 @@ pub trait StoreQueries: Send + Sync + 'static {
     ) -> Result<(Vec<String>, bool), StoreError>;
 
     /// Weight over time: a line for each combination of the values of `group_by`, in steps of
-    /// `step_ns` (rounded up to whole windows of 10 s, or whole steps of the coarsest data in the
-    /// range), which start at multiples of it since the epoch. From the coarsest rollup that is
-    /// exact.
+    /// `step_ns` (rounded up to complete windows of 10 s, or complete steps of the coarsest data in
+    /// the range), which start at multiples of it since the epoch. It is read from the coarsest
+    /// rollup that is exact.
     ///
     /// # Errors
     /// See [`StoreError`].

@@ -1,4 +1,4 @@
-//! What a store answers with, and the limits an answer is held to.
+//! The answers of a store, and their limits.
 
 use super::{Gap, HostKey, LabelSet, TimeRange};
 use profile::{Coverage, NamedLater, Quality, Selector, Value, key};
@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Tells a query that nobody waits for it any more.
+/// Informs a query that nobody waits for it any more.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<AtomicBool>);
 
@@ -23,8 +23,8 @@ impl Cancel {
     }
 }
 
-/// What one query may take. An engine looks at `cancel` and `deadline` at least every few
-/// milliseconds of work.
+/// Limits of one query. An engine checks `cancel` and `deadline` at least every few milliseconds of
+/// work.
 #[derive(Clone, Debug)]
 pub struct Limits {
     /// Set when the client has gone.
@@ -60,9 +60,9 @@ impl Limits {
 /// Which samples, without regard to frames.
 #[derive(Clone, Debug)]
 pub struct Scope {
-    /// When.
+    /// The range of time.
     pub range: TimeRange,
-    /// Whose.
+    /// Selects the samples.
     pub selector: Selector,
 }
 
@@ -81,7 +81,7 @@ pub struct Resolution {
 /// ones): a matcher of a label that a host does not have says nothing of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DataQuality {
-    /// The time the answer covers: the range widened to whole steps of `resolution`.
+    /// The time the answer covers: the range widened to complete steps of `resolution`.
     pub covered: TimeRange,
     /// What was read.
     pub resolution: Resolution,
@@ -99,19 +99,19 @@ pub struct DataQuality {
     pub gaps_total: u64,
     /// Unit: nanoseconds.
     pub gap_ns_total: u64,
-    /// What the hosts as a whole report: idle, lost records, throttled. `taken`, `lost_samples`,
-    /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection where the
-    /// answer has stacks.
+    /// What the complete hosts report: idle, lost records, throttled. `taken`, `lost_samples`,
+    /// `truncated`, `depth_limit`, `unnamed` and `folded` are those of the selection if the answer
+    /// has stacks.
     pub sampling: Quality,
-    /// What the answer adds up to, before limits.
+    /// Total of the answer, before limits.
     pub total: Value,
     /// Unit of weights. Engines have that of agents; sums that do not fit are in its coarser one:
     /// see [`profile::unit`].
     pub unit: String,
     /// Weight of what limits folded into parents.
     pub pruned_weight: u64,
-    /// The answer's samples whose leaf the agent could not name and the collector did, by where the
-    /// name came from. Only answers with functions have it.
+    /// The answer's samples with a leaf that the agent could not name and the collector did, by the
+    /// source of the name. Only answers with functions have it.
     pub named_later: NamedLater,
     /// Partitions set aside that would have answered.
     pub damaged: Vec<String>,
@@ -145,8 +145,9 @@ pub struct Series {
 /// takes of their samples. Hosts are selected as for [`DataQuality`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Step {
-    /// Length of the windows that start in the step, over all hosts. 0 beside `hosts`: a longer
-    /// window that started before covers the step, and has its samples. Unit: nanoseconds.
+    /// Total length of the windows that start in the step, over all hosts. 0 although `hosts` is
+    /// not: a longer window that started earlier covers the step and has its samples. Unit:
+    /// nanoseconds.
     pub covered_ns: u64,
     /// Hosts with a window that covers some of the step; 0: there is no data, which is not 0 cores.
     pub hosts: u64,
@@ -211,13 +212,13 @@ pub struct LabelTotals {
 }
 
 impl LabelTotals {
-    /// What is taken and lost weighs together.
+    /// Weight of taken and lost samples together.
     pub fn weight(&self) -> u64 {
         self.taken.weight.saturating_add(self.lost.weight)
     }
 }
 
-/// What a host did in a range.
+/// Activity of a host in a range.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostRange {
     /// Windows.
@@ -230,8 +231,8 @@ pub struct HostRange {
     pub lost: Value,
     /// What was missed while sampling; of stacks and names nothing is known here.
     pub sampling: Quality,
-    /// The kernel's accounting of the whole host, and what was taken in windows without any. Unit:
-    /// nanoseconds.
+    /// The kernel's accounting of the complete host, and what was taken in windows without any.
+    /// Unit: nanoseconds.
     pub expected_ns: u64,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: u64,

@@ -1,13 +1,13 @@
-//! The way in: windows, and what is known of their hosts.
+//! The interface for writing: windows, and facts about their hosts.
 
 use super::{BatchPolicy, Defined, HostRecord, NewWindow, PushOutcome, StoreError};
 use profile::Dictionary;
 use std::sync::Arc;
 
-/// Takes windows of hosts: durable, each counted once.
+/// Stores windows of hosts durably, each counted once.
 pub trait WindowSink: Send + Sync + 'static {
-    /// Takes windows, each whole or not at all. Durable when it returns `Stored`: a crash right
-    /// after it loses nothing. Answers stand in the order of `windows`.
+    /// Stores windows, each completely or not at all. Durable when it returns `Stored`: a crash
+    /// right after it loses nothing. Answers are in the order of `windows`.
     ///
     /// `definitions` has frames for stacks that rows may name by [`ContentId`](profile::ContentId);
     /// stacks that are in neither it nor the store make the answer [`PushOutcome::NeedStacks`], and
@@ -27,8 +27,8 @@ pub trait WindowSink: Send + Sync + 'static {
         BatchPolicy::default()
     }
 
-    /// As [`WindowSink::push`], of frames whose contents are known, as they came with several
-    /// windows: an engine that needs contents does not compute them again.
+    /// As [`WindowSink::push`], with frames that have known content ids, because they arrived with
+    /// several windows: an engine that needs the ids does not compute them again.
     ///
     /// # Errors
     /// When nothing of the call was taken.

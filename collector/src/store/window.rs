@@ -1,4 +1,4 @@
-//! What is pushed into a store: windows of hosts, and what is known of the hosts.
+//! Windows of hosts as they are pushed into a store, and facts about the hosts.
 
 use super::MissingStacks;
 use crate::sync::lock;
@@ -39,7 +39,7 @@ pub struct HostKey {
     pub boot_id: [u8; 16],
 }
 
-/// Where a window comes from: what a repeat is recognised by.
+/// Origin of a window, by which a repeat is recognized.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Origin {
     /// The host.
@@ -122,8 +122,8 @@ pub struct NewWindow {
     pub unit: String,
     /// Weight of one sample at the configured rate; 0: it varied.
     pub period: u64,
-    /// What was missed on the host as a whole. Losses and cut stacks of single label sets are in
-    /// the rows.
+    /// What was missed on the complete host. Losses and cut stacks of single label sets are in the
+    /// rows.
     pub quality: Quality,
     /// Label sets of rows and accounts, with the labels of the host (`host`, and configured ones).
     pub label_sets: Vec<LabelSet>,
@@ -274,19 +274,19 @@ pub struct StreamStacks {
     pub memo: Arc<StackMemo>,
 }
 
-/// What an engine remembers of a stream's stacks.
+/// An engine's cache of a stream's stacks.
 #[derive(Debug, Default)]
 pub struct StackMemo(Mutex<Memo>);
 
 /// See [`StackMemo`].
 #[derive(Debug, Default)]
 pub struct Memo {
-    /// Whose numbers are remembered.
+    /// The owner of the remembered numbers.
     owner: u64,
     known: Vec<u32>,
     /// Numbers of label sets by where their pairs are. The set itself keeps that place taken.
     labels: HashMap<usize, (LabelSet, u32)>,
-    /// Labels of the host as a whole, with their number.
+    /// Labels of the complete host, with their number.
     host: Option<(u32, LabelSet)>,
 }
 
@@ -403,7 +403,7 @@ pub enum PushOutcome {
     Rejected(String),
 }
 
-/// What an agent says of its host.
+/// Facts about a host from its agent.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostFacts {
     /// As uname(2) says.
@@ -430,14 +430,13 @@ pub struct HostFacts {
     pub spool_oldest_unix_ns: i64,
     /// Windows given up since the boot.
     pub dropped_windows: u64,
-    /// What the agent says of its own work: an encoded message `HostFacts` with nothing but its
-    /// `health`. Empty: the agent says nothing, as those of older versions. Engines keep it as it
-    /// is.
+    /// The agent's own health: an encoded message `HostFacts` with only its `health`. Empty: the
+    /// agent reports none, as older versions. Engines store it unchanged.
     pub health: Vec<u8>,
 }
 
 impl HostFacts {
-    /// What the host is called, and its samples by the label `host`: its id where it has no name.
+    /// Name of the host and value of its samples' label `host`; its id if it has no name.
     pub fn name<'a>(&'a self, host_id: &'a str) -> &'a str {
         match self.hostname.is_empty() {
             true => host_id,
@@ -446,7 +445,7 @@ impl HostFacts {
     }
 }
 
-/// What is remembered of a host, by [`HostKey`].
+/// Stored data of a host, by [`HostKey`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostRecord {
     /// The host and its boot.

@@ -1,9 +1,9 @@
 //! Reads the functions of an ELF file: the symbol table and the build id, nothing else.
 //!
-//! Files come from whoever may upload, and from servers. They lie in a file of our own by then, so
-//! nobody changes them meanwhile. Each table is bounded before it is read, and read once, whole:
-//! what a file may say of sizes, names that share their text, and sections without end cost no more
-//! than the bounds.
+//! Files come from users who may upload, and from servers. By now they are in a file of our own, so
+//! nobody can change them meanwhile. Each table is bounded before it is read, and read once and
+//! completely: a file with false sizes, names that share their text, or endless sections costs no
+//! more than the bounds.
 
 use object::LittleEndian as LE;
 use object::elf::{
@@ -49,7 +49,7 @@ pub enum ExtractError {
     /// It cannot be read.
     #[error("failed to read the file: {0}")]
     Read(io::Error),
-    /// Nothing tells which build it is of.
+    /// Nothing says which build it is.
     #[error("the file has no GNU build id: link it with `-Wl,--build-id`")]
     NoBuildId,
     /// It has no symbol table, or one without functions.
@@ -80,7 +80,7 @@ pub struct Function {
     name: u32,
     /// Its length.
     name_len: u16,
-    /// Which of several symbols at one address is kept: the lowest.
+    /// Rank of the symbol: the lowest of several at one address is kept.
     rank: u8,
 }
 

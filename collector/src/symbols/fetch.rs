@@ -1,7 +1,7 @@
-//! Asks debuginfod servers for builds that answers had no names for, one at a time, on a thread of
-//! its own.
+//! Requests builds without known names from debuginfod servers, one at a time, on a thread of its
+//! own.
 //!
-//! No answer waits for it: what it brings is in the next one.
+//! No answer waits for it; the next answer uses what it fetched.
 
 use super::{INCOMING, Inner};
 use debuginfod::{FetchOutcome, Servers};
@@ -83,7 +83,7 @@ fn step(inner: &Weak<Inner>, servers: &mut Servers, bell: &Receiver<()>) -> bool
 }
 
 impl Inner {
-    /// Takes a file that a server had of a build, or says why it is of no use.
+    /// Stores a server's file for a build, or says why it is unusable.
     fn take_fetched(&self, build: &str, path: &Path) -> Result<(), String> {
         let _reading = loop {
             // Uploads are read one at a time as well, and take seconds.

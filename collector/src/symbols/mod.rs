@@ -1,12 +1,12 @@
-//! Names of functions that agents could not give: symbol tables by build id, uploaded or fetched.
+//! Names of functions that agents could not find: symbol tables by build ID, uploaded or fetched.
 //!
-//! An agent names what its host has names for. For the rest, a frame says which function of which
+//! An agent uses the names that its host has. For the rest, a frame says which function of which
 //! build it is ([`profile::Place`]), and that is stored. The names are looked up when an answer is
-//! made, so windows that were stored before a symbol table came have them too, and nothing stored
-//! is changed.
+//! built, so windows stored before a symbol table arrived have them too, and nothing stored is
+//! changed.
 //!
-//! `extract` reads files, `table` keeps what is in them, `fetch` asks debuginfod servers for builds
-//! that answers had no names for, and `service` takes uploads.
+//! `extract` reads files, `table` stores their symbols, `fetch` requests builds without known names
+//! from debuginfod servers, and `service` receives uploads.
 
 mod extract;
 mod fetch;
@@ -40,7 +40,7 @@ const RECEIVE_AT_ONCE: usize = 4;
 /// GB.
 const FILE_BYTES_MAX: u64 = 4 << 30;
 
-/// What is to be known of symbols.
+/// Options of symbols.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SymbolOptions {
     /// Where everything of it is.
@@ -148,7 +148,7 @@ impl Names for Symbols {
     }
 }
 
-/// What the names of files start with that are still arriving.
+/// Prefix of the names of files that are still arriving.
 const INCOMING: &str = "incoming-";
 
 impl Inner {

@@ -1,7 +1,7 @@
 //! The functions of known builds, in one SQLite database: found by build id and address.
 //!
-//! Within a bound on disk. What was fetched can be fetched again, so it goes first, and what was
-//! used longest ago before the rest; what people uploaded goes only for other uploads.
+//! Its size on disk is bounded. Fetched tables can be fetched again, so they are removed first,
+//! least recently used before others; uploaded tables are removed only for other uploads.
 
 use super::extract::Functions;
 use crate::store::Found;
@@ -20,7 +20,7 @@ const APPLICATION_ID: i32 = 0x4650_5359;
 /// Format of the file.
 const VERSION: i32 = 1;
 
-/// What a row takes beside the name. Unit: bytes; about.
+/// Size of a row in addition to the name. Unit: bytes; approximate.
 const ROW_BYTES: u64 = 24;
 
 /// Names from so long on take pages of their own. Unit: bytes.
@@ -29,7 +29,7 @@ const LONG_NAME: u64 = 900;
 /// A page of the file. Unit: bytes.
 const PAGE: u64 = 4096;
 
-/// Most that the log beside the file keeps once it was copied back. Unit: bytes.
+/// Most that the log next to the file keeps once it was copied back. Unit: bytes.
 const LOG_BYTES_MAX: i64 = 16 << 20;
 
 /// Most builds known. An entry takes 200 bytes of memory.
@@ -102,7 +102,7 @@ impl TableError {
     }
 }
 
-/// A build whose symbols are there.
+/// A build with stored symbols.
 #[derive(Debug)]
 pub struct Build {
     id: i64,
@@ -126,7 +126,7 @@ impl Build {
     }
 }
 
-/// What became of symbols that were put.
+/// Result of storing symbols.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Put {
     /// What they take. Unit: bytes.
@@ -210,7 +210,7 @@ impl Table {
         })
     }
 
-    /// The builds whose symbols are there, by build id.
+    /// The builds with stored symbols, by build ID.
     pub fn builds(&self) -> RwLockReadGuard<'_, HashMap<String, Build>> {
         read(&self.builds)
     }
@@ -308,7 +308,7 @@ impl Table {
         })
     }
 
-    /// Which builds have to go before one of this size may come.
+    /// Builds to remove before one of this size can be added.
     fn going(
         &self,
         coming: &str,

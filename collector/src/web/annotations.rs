@@ -1,7 +1,7 @@
-//! `POST` and `GET /api/annotations`: what happened to the fleet, as JSON, for pipelines.
+//! `POST` and `GET /api/annotations`: events of the fleet, as JSON, for pipelines.
 //!
-//! A request that adds must say that it is JSON: no page of another site can send that without
-//! asking first, which is refused, even by a browser that names no origin.
+//! A request that adds must say that it is JSON: a page of another site cannot send that without a
+//! preflight request, which is rejected, even if the browser names no origin.
 
 use super::{Peer, Site, http_status, plain};
 use crate::access::{self, Caller, Who};

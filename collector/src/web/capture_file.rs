@@ -1,7 +1,8 @@
-//! Kept captures as files: `GET /api/capture.FORMAT?id=7`.
+//! Stored captures as files: `GET /api/capture.FORMAT?id=7`.
 //!
-//! FORMAT is as of profiles. `past=1`: the time before, in place of the capture; `frame` and
-//! `group_by` are as of profiles, where without `group_by` all labels stay that the capture kept.
+//! FORMAT is the same as for profiles. `past=1`: the profile of the time before, in place of the
+//! capture's. `frame` and `group_by` are the same as for profiles, but without `group_by` all
+//! labels stay that the capture kept.
 
 use super::download::{File, file, filter, finished, format, named, plain_name, too_large};
 use crate::access::Caller;

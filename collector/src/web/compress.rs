@@ -1,7 +1,6 @@
-//! Answers that are compressed, where whoever asks takes that.
+//! Compresses answers if the client accepts it.
 //!
-//! What is compressed is held as a whole already: the page's files, downloads, metrics. Streams are
-//! not.
+//! Only complete answers are compressed: the page's files, downloads, metrics. Streams are not.
 
 use flate2::Compression;
 use flate2::write::GzEncoder;

@@ -1,5 +1,5 @@
-//! Who asks over HTTP, on a listener that asks: somebody with a token, with a session, or whoever a
-//! trusted proxy says it is. Sessions come from a token, a link, or a provider of identities.
+//! Identifies the caller over HTTP, on a listener with logins: by token, by session, or by what a
+//! trusted proxy says. Sessions come from a token, a link, or an identity provider.
 
 use crate::access::{Caller, PROXIED, People, Person, Role};
 use crate::oidc::Oidc;
@@ -15,14 +15,14 @@ const COOKIE_NAME: &str = "__Host-fleetprof";
 /// Longest name that a proxy may give. Unit: bytes.
 const USER_BYTES_MAX: usize = 128;
 
-/// A proxy whose word is taken.
+/// A trusted proxy.
 #[derive(Clone, Debug)]
 pub struct Proxy {
     /// Where it connects from.
     pub from: Vec<IpAddr>,
-    /// Has the name of whoever asks.
+    /// Header with the user's name.
     pub user_header: HeaderName,
-    /// Has their role.
+    /// Header with the user's role.
     pub role_header: Option<HeaderName>,
     /// Their role where it has none.
     pub role: Role,
@@ -30,7 +30,7 @@ pub struct Proxy {
 
 /// See the file.
 pub struct Door {
-    /// Those with tokens.
+    /// Users with tokens.
     pub people: Arc<People>,
     /// A proxy in front.
     pub proxy: Option<Proxy>,
@@ -40,7 +40,7 @@ pub struct Door {
     pub audit_reads: bool,
 }
 
-/// Whoever asks.
+/// The caller.
 #[derive(Clone)]
 pub(super) struct Asking {
     pub(super) caller: Arc<Caller>,
@@ -78,7 +78,7 @@ impl Door {
         }))
     }
 
-    /// Whom a proxy names. The headers are taken off whoever sent them.
+    /// The user named by a proxy. The headers are removed from every request.
     fn proxied(
         &self,
         headers: &mut HeaderMap,
@@ -151,7 +151,7 @@ pub(super) fn named_cookie(headers: &HeaderMap, name: &str) -> Option<String> {
     })
 }
 
-/// What a browser is told to keep of a session, for so many seconds.
+/// The cookie that a browser keeps for a session, for this many seconds.
 pub(super) fn set_cookie(value: &str, lasts_s: i64) -> Option<HeaderValue> {
     set_named_cookie(COOKIE_NAME, value, lasts_s)
 }

@@ -1,11 +1,10 @@
 //! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
 //!
-//! FORMAT is how files of it end (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`, `json`,
-//! `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the text form
-//! of a selector; `from` and `to` are nanoseconds since the Unix epoch, with the same meaning when
-//! they are 0 or absent as in `Selection`; `frame=OP:REGEX`, which may come several times, is a
-//! frame filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels with `,` between
-//! them.
+//! FORMAT is the file extension of the format (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`,
+//! `json`, `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the
+//! text form of a selector; `from` and `to` are nanoseconds since the Unix epoch, and mean the same
+//! as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a frame
+//! filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
@@ -167,7 +166,7 @@ pub(super) fn finished(
     let length = pieces.iter().map(Bytes::len).sum::<usize>();
     let mut head = Response::new(());
     let headers = head.headers_mut();
-    // So that a file that was given up in the middle does not look whole.
+    // So that a file that was interrupted in the middle does not look complete.
     headers.insert(CONTENT_LENGTH, HeaderValue::from(length));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(content_type(format)));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
@@ -188,7 +187,7 @@ pub(super) fn finished(
 /// Longest part of a name that is a selector's. Unit: bytes.
 const SLUG_BYTES_MAX: usize = 48;
 
-/// What a selector is called in a name of a file: its values.
+/// A selector's part in a file name: its values.
 fn slug(selector: &str) -> String {
     let parsed: Result<profile::Selector, _> = selector.parse();
     let values = parsed.map_or_else(
@@ -337,7 +336,7 @@ impl io::Write for Bounded<'_> {
     }
 }
 
-/// What a refusal says over HTTP: its status, and when to come again.
+/// HTTP response for a rejection: its status, and when to retry.
 pub(super) fn refusal(status: &Status) -> Response<Bytes> {
     let retry_after = status.metadata().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());

@@ -1,10 +1,11 @@
-//! Which pages may ask over HTTP: those of this collector, and programs.
+//! Decides which pages may send HTTP requests: those of this collector, and programs.
 //!
-//! A listener on loopback knows no users, so a browser is what stands between it and any page on
-//! the internet; one with logins has cookies, which a browser sends along. Requests must name the
+//! A listener on loopback has no users, so only the browser stands between it and any page on the
+//! internet; one with logins has cookies, which a browser sends along. Requests must name the
 //! collector as their host, which a name that was rebound to its address does not; and they must
-//! not come from another site's page. Only a link to the page or its login may: behind all else are
-//! queries of the store, whose answers a browser would write to its user's disk.
+//! not come from another site's page. Other sites may only link to the page or its login:
+//! everything else runs queries on the store, and a browser would write their answers to its user's
+//! disk.
 
 use super::{login, page, sign_in};
 use crate::oidc;
@@ -39,7 +40,7 @@ const HEADERS: [(HeaderName, &str); 7] = [
     ),
 ];
 
-/// Adds what browsers are told with every answer; what an answer says itself stays.
+/// Adds security headers to every answer; headers that an answer sets itself stay.
 pub(super) fn secure(headers: &mut HeaderMap) {
     for (name, value) in HEADERS {
         headers

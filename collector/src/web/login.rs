@@ -67,7 +67,7 @@ fn no_login() -> Response {
     plain(StatusCode::NOT_FOUND, "this collector has no login\n").map(Body::from)
 }
 
-/// What one can log in with beside a token, as JSON.
+/// The ways to log in besides a token, as JSON.
 pub(super) async fn ways(State(site): State<Site>) -> Response {
     let Some(door) = door(&site) else {
         return no_login();
@@ -122,7 +122,7 @@ pub(super) async fn log_in(
     response
 }
 
-/// Ends the session of whoever asks.
+/// Ends the session of the caller.
 pub(super) async fn log_out(
     State(site): State<Site>,
     Extension(peer): Extension<Peer>,
@@ -149,7 +149,7 @@ pub(super) async fn log_out(
     response
 }
 
-/// Who asks, as JSON; where nobody is asked for a login, whoever is on this machine.
+/// The caller as JSON; without logins, the local caller.
 pub(super) async fn session(asking: Option<Extension<Asking>>, extensions: Extensions) -> Response {
     let by_session = asking.is_some_and(|Extension(asking)| asking.by_session);
     let caller = match Caller::of(&extensions) {

@@ -1,9 +1,9 @@
 //! The HTTP listener: the page, QueryService, CaptureService, PinService and AnnotationService over
 //! gRPC-Web, downloads, annotations as JSON, `/metrics` and `/healthz`.
 //!
-//! HTTP/1.1: on loopback without logins, elsewhere with TLS and a door (`door.rs`). No answer goes
-//! to pages of other sites (`guard.rs`); connections are bounded, and the oldest makes room when
-//! there are too many.
+//! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
+//! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
+//! closed when there are too many.
 
 mod annotations;
 mod capture_file;
@@ -86,7 +86,7 @@ const QUERY_BYTES_MAX: usize = 32 << 10;
 pub struct Entrance {
     /// What it is called.
     pub names: Names,
-    /// Who may; none: whoever comes is believed.
+    /// Access control; `None`: everybody is trusted.
     pub door: Option<Arc<Door>>,
     /// How it speaks TLS; none: it does not.
     pub tls: Option<Arc<Certificates>>,
@@ -131,8 +131,8 @@ pub struct Answers {
     pub annotations: Annotations,
 }
 
-/// Serves until `shutdown` is true, and then until every request under way has its answer. Clients
-/// of gRPC that come here are told that it is at `grpc`.
+/// Serves until `shutdown` is true, and then until every request in progress has its answer. gRPC
+/// clients that connect here are informed that gRPC is at `grpc`.
 pub async fn serve(
     (listener, entrance): (TcpListener, Entrance),
     answers: Answers,
@@ -331,7 +331,7 @@ pub fn router(
         .with_state(site)
 }
 
-/// Refuses what the guard refuses, and tells browsers what they may do with the rest.
+/// Rejects what the guard rejects, and adds security headers to the rest.
 async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Response {
     site.metrics.http_requests.inc();
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
@@ -402,7 +402,7 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     }
 }
 
-/// What a request reads of what is stored; `None`: nothing that is on record.
+/// Which stored data a request reads; `None`: nothing that is recorded in the audit log.
 fn read_of(method: &Method, path: &str) -> Option<String> {
     // As the router reads it: `%63` is a `c`.
     let plain = percent::unescaped(path)?;

@@ -1,4 +1,4 @@
-//! The page's files, which the program carries.
+//! The page's files, which are embedded in the program.
 
 use super::compress;
 use crate::sync::lock;
@@ -19,7 +19,7 @@ struct File {
 /// Every file of the page, by name. Empty when the page was not built.
 static FILES: &[File] = include!(concat!(env!("OUT_DIR"), "/page.rs"));
 
-/// What stands where the page should be.
+/// Placeholder for a page that was not built.
 const NOT_BUILT: &str = "<!doctype html>\n<html lang=\"en\"><meta charset=\"utf-8\">\
     <title>Fleetprof</title>\n<h1>Fleetprof</h1>\n<p>This collector was built without its page. \
     Build it with <code>npm ci &amp;&amp; npm run build</code> in <code>collector/ui</code>, then \

@@ -1,8 +1,8 @@
 //! Profiles of pins as files: `GET /api/pin.FORMAT?id=…`.
 //!
-//! FORMAT as for `profile.FORMAT` (`download.rs`). `id` is the collector's number of the pin;
-//! `captured=1` takes what its trigger captured instead of the minutes; `selector`, `frame` and
-//! `group_by` mean what they do there. Formats that can have them have the times of samples.
+//! FORMAT is the same as for `profile.FORMAT` (`download.rs`). `id` is the collector's id of the
+//! pin; `captured=1` returns its trigger's capture instead of the minutes; `selector`, `frame` and
+//! `group_by` mean the same as there. Formats that support times of samples contain them.
 
 use super::download::{File, file, filter, finished, format, named, too_large};
 use crate::access::Caller;

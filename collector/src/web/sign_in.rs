@@ -1,4 +1,4 @@
-//! Logging in to the page with a provider of identities: to it, and back from it.
+//! Login to the page with an identity provider: the redirect to it, and the return from it.
 
 use super::door::{Door, named_cookie, set_cookie, set_named_cookie};
 use super::{Peer, Site, login, plain};
@@ -19,7 +19,7 @@ use tonic::{Code, Status};
 /// Where a login with a provider starts.
 pub(super) const PATH: &str = "/login/oidc";
 
-/// What a browser is known by between going and coming back.
+/// Cookie that identifies a browser between leaving and coming back.
 const COOKIE_NAME: &str = "__Host-fleetprof-login";
 
 /// Says that a browser was sent to the name that the provider sends it back to.

@@ -1,5 +1,5 @@
-//! How the page speaks TLS: with the operator's own certificate, which is read again when its file
-//! changes, else with one that the fleet's authority signs.
+//! TLS of the page: with the operator's own certificate, which is read again when its file changes,
+//! else with one that the fleet's authority signs.
 
 use crate::identity::Fleet;
 use crate::reread::{Looks, Reread};
@@ -14,7 +14,7 @@ use std::sync::{Arc, Mutex};
 /// How often another one is signed. Unit: seconds.
 const SIGNED_AGAIN_S: i64 = 86_400;
 
-/// What the page proves its name with.
+/// Certificates of the page.
 pub enum Certificates {
     /// The operator's.
     Files {
@@ -29,7 +29,7 @@ pub enum Certificates {
     },
     /// The fleet's.
     Signed {
-        /// Whose.
+        /// The fleet whose authority signs.
         fleet: Arc<Fleet>,
         /// For these names and addresses.
         names: Vec<String>,
@@ -49,7 +49,7 @@ impl Certificates {
         }
     }
 
-    /// Those of the fleet's authority.
+    /// Certificates signed by the fleet's authority.
     pub fn signed(fleet: Arc<Fleet>, names: Vec<String>) -> Certificates {
         Certificates::Signed {
             fleet,

@@ -1,7 +1,8 @@
-//! Clients of gRPC that took the page's port for theirs: each call gets an answer that says so.
+//! Answers gRPC clients that connect to the page's port by mistake: each call gets an error that
+//! says so.
 //!
-//! Without it they see a connection that breaks, and no reason. The page speaks HTTP/1 only, so the
-//! preface of HTTP/2 tells them apart. Nothing is served here but that one sentence.
+//! Without it they would see a broken connection and no reason. The page only speaks HTTP/1, so the
+//! preface of HTTP/2 identifies them. Nothing is served here but that one sentence.
 
 use super::HEAD_TIMEOUT;
 use axum::body::Body;

@@ -1,4 +1,4 @@
-//! How windows of agents reach the server: about one insert a second of each table, packed.
+//! Tests how windows of agents reach the server: about one insert per second and table, packed.
 
 use super::{asked, fresh_name, inserted, open};
 use crate::front::{Front, LoggedQuery};

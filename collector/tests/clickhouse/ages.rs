@@ -1,4 +1,4 @@
-//! What goes with age, level by level, and what is kept longer.
+//! Tests what is dropped by age, level by level, and what is kept longer.
 
 use super::{NOW_NS, count, fresh_name, options, server, window};
 use crate::front::Front;

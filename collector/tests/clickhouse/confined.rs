@@ -1,4 +1,5 @@
-//! The real collector with the server: in its sandbox it reaches it, by name too, and stores there.
+//! Tests the real collector with the server: in its sandbox it can connect, by name too, and store
+//! there.
 
 use super::{fresh_name, server};
 use proto::collector::query_service_client::QueryServiceClient;

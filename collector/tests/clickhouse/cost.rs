@@ -1,4 +1,4 @@
-//! What pushes and questions read does not grow with the days that are kept.
+//! Tests that the cost of pushes and queries does not grow with the retention.
 
 use super::{NOW_NS, asked, fresh_name, host, inserted, open, server, window};
 use crate::front::Front;

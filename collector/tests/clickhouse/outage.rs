@@ -1,4 +1,4 @@
-//! What a server that is busy with one kind of work says of the other kinds.
+//! Tests that a server busy with one kind of work does not fail the others.
 
 use super::{NOW_NS, asked, fresh_name, host, open, server, window};
 use crate::store::draft::{definitions, push, store_all, windows};

@@ -1,4 +1,4 @@
-//! What the log alone must bring back, what is passed over knowingly, and what gives way on a full
+//! Tests what the log alone must restore, what is skipped on purpose, and what is removed on a full
 //! disk.
 
 use super::fleet::{Fleet, WINDOW_NS};

@@ -1,4 +1,4 @@
-//! What a start reads: partitions that changed since the manifest was written, and no others.
+//! Tests that a start reads only partitions that changed since the manifest was written.
 
 use super::durability::counter;
 use super::fleet::Fleet;

@@ -1,4 +1,4 @@
-//! Connections over gRPC: who holds a place, and for how long.
+//! Tests gRPC connections: who holds a place, and for how long.
 
 use crate::rig::{LIMIT, Options, PushStream, Rig, hello};
 use proto::calls::Patience;

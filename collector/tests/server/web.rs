@@ -13,7 +13,7 @@ use tokio::task::JoinSet;
 
 /// An answer.
 pub struct Reply {
-    /// Of HTTP.
+    /// HTTP status.
     pub status: u16,
     /// Its first lines.
     pub head: String,

@@ -1,4 +1,4 @@
-//! Windows as tests write them: labels and stacks as text, with the definitions beside.
+//! Windows as tests write them: labels and stacks as text, together with their definitions.
 
 use super::{BEGIN_NS, NOW_NS, SECOND};
 use collector::store::{

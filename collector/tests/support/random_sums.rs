@@ -1,4 +1,4 @@
-//! Sums of random weights, over the model, beside those of 128 bits.
+//! Tests sums of random weights over the model, compared with sums in 128 bits.
 
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::model::Model;

@@ -1,7 +1,8 @@
-//! Lists of things with keys of their own, such as triggers: what each may hold, and reading them.
+//! Lists of entries with keys of their own, such as triggers: what each may contain, and reading
+//! them.
 //!
-//! An entry is a map by the rows of a table, as the whole configuration is. A name with a dot is a
-//! key of a map in the entry: `capture.event`. One level deep, no more: nothing is nested further.
+//! An entry is a map with the rows of a table, as the complete configuration is. A name with a dot
+//! is a key of a map in the entry: `capture.event`. Nothing is nested deeper than one level.
 
 use super::{Kind, Value, shown};
 use crate::nearest::nearest_word;
@@ -28,7 +29,7 @@ pub struct Field {
     pub doc: &'static str,
 }
 
-/// What a list may hold.
+/// Valid entries of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Items {
     /// What an entry is: `trigger`.
@@ -54,7 +55,7 @@ pub(crate) enum Problem {
     Shape(String, String),
 }
 
-/// What was found wrong, and what of it is passed over because it was told already.
+/// Problems found so far, and which places to skip because they were already reported.
 #[derive(Debug, Default)]
 pub(crate) struct Found {
     pub problem: Option<Problem>,

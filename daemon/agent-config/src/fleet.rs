@@ -1,5 +1,5 @@
-//! How the host is a member of a fleet: by an invitation and a key of its own, or by a certificate
-//! that somebody else renews, in the section `collector.tls`.
+//! Settings of the host's fleet membership: it joins by an invitation with a key of its own, or
+//! uses a certificate that another tool renews, configured in the section `collector.tls`.
 
 use super::Config;
 use config::{Conflict, Key, Kind, Reload, Value, as_text, path_or_null, text_or_null};
@@ -15,9 +15,10 @@ pub struct CollectorTls {
     pub cert_file: Option<PathBuf>,
     /// Its key. PEM.
     pub key_file: Option<PathBuf>,
-    /// Who signs the collector's certificate. PEM.
+    /// Certificates of the authorities that sign the collector's certificate. PEM.
     pub ca_file: Option<PathBuf>,
-    /// Its name in that certificate; none: the one that all collectors have from their own fleets.
+    /// Its name in that certificate; `None`: the name that every collector has in its own fleet's
+    /// certificate.
     pub server_name: Option<String>,
 }
 
@@ -185,7 +186,7 @@ pub(super) const fn name_key() -> Key<Config> {
 }
 
 impl Config {
-    /// What of `collector.tls` does not fit together.
+    /// Keys of `collector.tls` that contradict each other.
     pub(super) fn of_collector_tls(&self) -> Option<Conflict> {
         let tls = &self.collector.tls;
         let Some(address) = &tls.address else {

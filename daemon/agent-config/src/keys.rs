@@ -1,5 +1,6 @@
-//! The table of keys: the one place that says what a key means, its unit, range, and whether a
-//! reload takes it. `config/agent.yaml` is written from it; defaults stand in the section types.
+//! The table of configuration keys: the only place that states what a key means, its unit and
+//! range, and whether a reload applies it. `config/agent.yaml` is generated from it. Defaults are
+//! in the section types.
 
 use super::fleet::{
     self, address_key, ca_key, cert_key, dir_key, host_id_key, host_name_key, join_key, key_key,
@@ -52,14 +53,14 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
     ("shutdown", "How the daemon stops."),
 ];
 
-/// Most labels that can be chosen. With those of a pod of the same names they fit, beside all
-/// others that samples have, into what a collector takes of one label set: 32.
+/// Most labels that can be chosen. Together with as many labels of a pod and all others that
+/// samples have, they fit what a collector accepts in one label set: 32.
 const LABELS_MAX: usize = 8;
 
 /// Most sources that can be named.
 const SOURCES_MAX: usize = 16;
 
-/// What may stand before the path.
+/// Prefixes allowed before the path.
 pub const SOURCE_KINDS: &[&str] = &[
     "docker",
     "podman",

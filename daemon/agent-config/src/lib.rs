@@ -1,5 +1,5 @@
-//! The daemon's configuration: its keys, and what one key says about another. Reading and checking
-//! is the crate `config`'s.
+//! The daemon's configuration: its keys, and the rules between keys. The crate `config` reads and
+//! checks the files.
 #![forbid(unsafe_code)]
 
 mod fleet;
@@ -35,7 +35,7 @@ pub struct Config {
     pub symbols: Symbols,
     /// How generated code gets names.
     pub jit: Jit,
-    /// Who containers are.
+    /// Metadata of containers.
     pub containers: Containers,
     /// How samples are folded over time.
     pub windows: Windows,
@@ -43,11 +43,11 @@ pub struct Config {
     pub recorder: Recorder,
     /// Captures on demand.
     pub captures: Captures,
-    /// Whose stacks never leave the host.
+    /// Selectors of processes whose stacks never leave the host.
     pub withhold: Vec<String>,
     /// Conditions that pin the recorder's minutes.
     pub triggers: Vec<Trigger>,
-    /// What the daemon may cost.
+    /// The daemon's budget.
     pub budget: Budget,
     /// The gRPC server.
     pub server: Server,
@@ -134,7 +134,7 @@ impl Configuration for Config {
 }
 
 impl Config {
-    /// What the keys of the server say about each other: the first that cannot be.
+    /// The first contradiction between keys of the server.
     fn of_server(&mut self) -> Option<Conflict> {
         let conflict = |key, message: String| Some(Conflict::new(key, message));
         if self

@@ -1,5 +1,5 @@
-//! What the host keeps to itself and what the daemon gives up: keys of their own, at the top of the
-//! file.
+//! Settings that protect the host: what it keeps from the collector, and what the daemon locks
+//! itself out of. Their keys are at the top level of the file.
 
 use super::Config;
 use config::{Conflict, Key, Kind, Reload, Value, put_word, word};
@@ -15,7 +15,7 @@ pub enum Sandbox {
     /// As far as the kernel has it.
     #[default]
     Auto,
-    /// Nothing.
+    /// No sandbox.
     Off,
 }
 
@@ -59,9 +59,10 @@ pub(super) const fn sandbox_key() -> Key<Config> {
 }
 
 impl Config {
-    /// What `withhold` names.
+    /// The selectors in `withhold`.
     pub fn withholding(&self) -> Arc<Withholding> {
-        // It was checked when the configuration was read. What cannot be told is withheld.
+        // It was checked when the configuration was read. If it is invalid anyway, everything is
+        // withheld.
         let known = Withholding::parse(&self.withhold);
         Arc::new(known.unwrap_or_else(|_| Withholding::everything()))
     }

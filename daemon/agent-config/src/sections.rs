@@ -58,7 +58,7 @@ pub struct Unwind {
     pub look: bool,
     /// Whether unwind rows are derived from instructions where there are none.
     pub derive: bool,
-    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    /// Whether to scan the stack for callers of generated code with an unknown frame.
     pub scan: bool,
     /// Whether stacks cut at a function are completed with the callers it has elsewhere.
     pub known_callers: bool,
@@ -77,7 +77,7 @@ pub struct Symbols {
     pub debug_dirs: Vec<PathBuf>,
     /// Servers that are asked for debug files.
     pub debuginfod: Vec<String>,
-    /// Where what they have is kept.
+    /// Directory for files downloaded from them.
     pub debuginfod_dir: PathBuf,
     /// All of that, MiB.
     pub debuginfod_mib: u32,
@@ -109,7 +109,7 @@ pub struct Containers {
     pub metadata: bool,
     /// Labels taken of containers, images and pods.
     pub labels: Vec<String>,
-    /// Who is asked: `auto` or `Source`s of `cgroup::containers`.
+    /// Sources of metadata: `auto` or `Source`s of `cgroup::containers`.
     pub sources: Vec<String>,
 }
 
@@ -152,7 +152,7 @@ pub struct Captures {
     pub lines_mib: u32,
     /// Captures remembered after their end.
     pub history: u32,
-    /// What the collector may ask for.
+    /// Captures that the collector may request.
     pub remote: RemoteCaptures,
     /// Events that it may ask for besides those that only look at stacks.
     pub remote_events: Vec<String>,
@@ -164,15 +164,15 @@ pub struct Captures {
     pub remote_minutes_per_hour: u32,
 }
 
-/// What a collector may have a host capture.
+/// Captures that a collector may request on a host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum RemoteCaptures {
-    /// Nothing.
+    /// Nothing is allowed.
     Off,
     /// Events that look at stacks alone, and those that are listed.
     Stacks,
-    /// Whatever the host's own users may capture.
+    /// Everything that the host's own users may capture.
     All,
 }
 
@@ -214,7 +214,7 @@ pub struct Tls {
 /// Section `metrics`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Metrics {
-    /// Where it listens; none: not at all.
+    /// Address to listen on; `None`: it does not listen.
     pub listen: Option<std::net::SocketAddr>,
 }
 
@@ -223,9 +223,9 @@ pub struct Metrics {
 pub struct Collector {
     /// The collector; none: windows stay on the host.
     pub address: Option<std::net::SocketAddr>,
-    /// Who the host is; none: derived from the machine id.
+    /// Id of the host; `None`: derived from the machine id.
     pub host_id: Option<String>,
-    /// What the host is called; none: by its host name.
+    /// Name of the host; `None`: its host name.
     pub host_name: Option<String>,
     /// Where the host's key and certificate are.
     pub identity_dir: PathBuf,
@@ -438,7 +438,7 @@ impl Recorder {
         u64::from(self.pins_mib) << 20
     }
 
-    /// Memory for the times of samples, beside it. Unit: bytes.
+    /// Additional memory for the times of samples. Unit: bytes.
     pub fn times_bytes(&self) -> usize {
         self.times_mib as usize * MIB
     }

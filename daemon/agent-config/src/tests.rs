@@ -1,4 +1,4 @@
-//! What is refused, in which words, and which source wins.
+//! Tests which configurations are rejected, with which messages, and which source takes precedence.
 
 use super::*;
 use config::FILE_BYTES_MAX;

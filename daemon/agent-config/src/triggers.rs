@@ -1,5 +1,4 @@
-//! The list `triggers`: its keys, and an entry as a type. What its texts mean says
-//! [`Rule`].
+//! The list `triggers`: its keys, and one entry as a type. [`Rule`] parses the texts of an entry.
 
 pub mod condition;
 pub mod rule;
@@ -18,7 +17,7 @@ const BEFORE_MAX_S: u64 = 3600;
 /// Longest time that a pin may go on after its trigger fired. Unit: seconds.
 const AFTER_MAX_S: u64 = 3600;
 
-/// What an entry of `triggers` may hold.
+/// Keys of an entry in `triggers`.
 pub(super) static ITEMS: Items = Items {
     what: "trigger",
     max: TRIGGERS_MAX,
@@ -141,7 +140,7 @@ const FIELDS: &[Field] = &[
     },
 ];
 
-/// A time in whole seconds, written `5m`.
+/// A time in seconds, written `5m`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Seconds(pub u64);
 
@@ -160,9 +159,9 @@ impl From<Seconds> for std::time::Duration {
 /// An entry of `triggers`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Trigger {
-    /// What it is called.
+    /// Its name.
     pub name: String,
-    /// What it looks at.
+    /// Its target.
     pub target: String,
     /// The condition.
     pub when: String,
@@ -180,7 +179,7 @@ pub struct Trigger {
     pub keep_before: Seconds,
     /// Future that is pinned.
     pub keep_after: Seconds,
-    /// What is captured beside.
+    /// The capture that the trigger also starts; `None`: it only pins.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub capture: Option<TriggerCapture>,
 }

@@ -1,10 +1,10 @@
 //! Loss attribution: divides what a window lost among its cgroups.
 //!
-//! The clock of a CPU ticks on while nothing arrives, so the number of missing samples is known,
-//! busy and idle together; whose they were is not. The kernel's own accounting tells: a cgroup that
-//! used more CPU time than its samples stand for is owed the difference. Where there is no
-//! accounting, or where the loss is smaller than the error of sampling, losses follow what was
-//! taken.
+//! The clock of a CPU keeps ticking while no samples arrive, so the number of missing samples is
+//! known, busy and idle together, but not which cgroup they belong to. The kernel's own accounting
+//! helps: if a cgroup used more CPU time than its samples stand for, it gets the difference. Where
+//! there is no accounting, or the loss is smaller than the sampling error, losses are divided in
+//! proportion to the samples taken.
 
 use super::batch::RawLoss;
 use cgroup::usage::PathAccount;
@@ -24,7 +24,7 @@ pub(super) struct Loss {
 pub(super) struct Window<'a> {
     /// Samples by cgroup.
     pub taken: &'a BTreeMap<Box<str>, Value>,
-    /// The same of the window before, for one in which nothing was taken.
+    /// The same for the previous window, for a window in which nothing was taken.
     pub before: &'a BTreeMap<Box<str>, Value>,
     /// Samples of the idle loop.
     pub idle: u64,
@@ -120,7 +120,7 @@ fn sum(values: &BTreeMap<Box<str>, Value>) -> Value {
     })
 }
 
-/// What each cgroup alone is owed: accounted time beyond its samples' weight. Unit: nanoseconds.
+/// Missing time of each cgroup alone: accounted time beyond its samples' weight. Unit: nanoseconds.
 fn deficits<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     let mut own: BTreeMap<&str, i128> = window
         .accounts
@@ -144,8 +144,8 @@ fn deficits<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
         .collect()
 }
 
-/// What each cgroup had in this window, or in the one before; one without a name when there is
-/// nothing to go by.
+/// Weight of each cgroup in this window, or in the previous one; a single unnamed cgroup if neither
+/// has samples.
 fn shares<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     let known = [window.taken, window.before];
     let known = known.iter().find(|values| sum(values).count > 0);
@@ -158,8 +158,9 @@ fn shares<'a>(window: &'a Window<'_>) -> BTreeMap<&'a str, u64> {
     }
 }
 
-/// Divides `total` by weights, exactly: whole parts first, what is left by the largest remainder,
-/// and of equal ones to the first. Without any weight the first gets all.
+/// Divides `total` in proportion to weights, exactly: integer parts first, then the rest by the
+/// largest remainder, and among equal ones to the first. If all weights are zero, the first gets
+/// everything.
 pub(super) fn apportion(total: u64, weights: &[u64]) -> Vec<u64> {
     let sum: u128 = weights.iter().map(|&weight| u128::from(weight)).sum();
     let mut parts = vec![0; weights.len()];
@@ -272,7 +273,7 @@ mod tests {
 
     #[test]
     fn a_loss_below_the_error_of_sampling_goes_by_the_busy_share() {
-        // 2·√1000 is 62 samples: whether the host is owed 40 or none cannot be told.
+        // The error is 2·√1000 = 62 samples, so 40 missing samples may be chance.
         let found = attributed(40, &[("/a", 1000)], &[("/", 1000), ("/a", 1000)], 1000);
         assert_eq!(found, [("/a".to_owned(), 20)]);
     }

@@ -1,8 +1,9 @@
-//! What the sampler hands to the symbolizer: folded samples whose frames are still addresses.
+//! Batches that the sampler hands to the symbolizer: folded samples with frames that are still
+//! addresses.
 //!
-//! A batch covers a part of one window, the whole of it unless somebody asked for fresh data. Its
-//! buffers are recycled: a batch goes back to the sampler when it has been named, so that in steady
-//! state the sampler allocates nothing.
+//! A batch covers a part of one window, or all of it unless a client asked for fresh data. Its
+//! buffers are recycled: a batch returns to the sampler once it is named, so in steady state the
+//! sampler allocates nothing.
 
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, Pid, ProcessId};
@@ -10,8 +11,8 @@ use host::time::MonotonicTime;
 use offcpu::WaitCounts;
 use profile::{Quality, StackEnd, Value};
 
-/// Cgroups made whose paths a batch keeps. A host that starts a thousand containers in a window
-/// makes some 4,000.
+/// Most created cgroups per batch whose paths are kept. A host that starts a thousand containers in
+/// a window creates some 4,000.
 const CGROUPS_MAX: usize = 8192;
 
 /// Bytes of their paths together: 256 each. Paths of containers in pods have 250; whoever has a
@@ -31,13 +32,13 @@ pub struct RawStack {
     pub generated: bool,
 }
 
-/// When a sample was taken whose stack has a frame in generated code: what lies at its addresses
-/// may be other code within one batch.
+/// When a sample with a frame in generated code was taken: the code at an address may change within
+/// one batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawTime {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
 }
 
@@ -46,7 +47,7 @@ pub struct RawTime {
 pub struct RawMoment {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
     /// In the event's unit.
     pub weight: u64,
@@ -55,7 +56,7 @@ pub struct RawMoment {
 /// Samples of one key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RawSample {
-    /// cgroup as the kernel told it; 0 when it told none.
+    /// The cgroup from the record; 0 if the kernel gave none.
     pub cgroup: CgroupId,
     /// Index in [`RawBatch::processes`].
     pub process: u32,
@@ -63,7 +64,7 @@ pub struct RawSample {
     pub thread: Comm,
     /// Index in [`RawBatch::stacks`].
     pub stack: u32,
-    /// What was counted.
+    /// Count and weight.
     pub value: Value,
 }
 
@@ -121,11 +122,11 @@ pub struct RawBatch {
     pub processes: Vec<RawProcess>,
     /// Times of the samples with frames in generated code, in the order they were folded.
     pub times: Vec<RawTime>,
-    /// Such samples whose time found no room: taken for samples of the end of the batch.
+    /// Such samples whose time did not fit; they count as taken at the end of the batch.
     pub times_refused: u64,
     /// Times of all samples, where they are kept, in the order they were folded.
     pub moments: Vec<RawMoment>,
-    /// Samples whose moment found no room.
+    /// Samples whose time did not fit.
     pub moments_refused: u64,
     /// Samples estimated to have been lost in the time of this batch.
     pub losses: Vec<RawLoss>,
@@ -153,22 +154,22 @@ pub struct RawBatch {
     /// For how long a capture's processor event was to be counted on all CPUs, and was. It is set
     /// in the batches in which a set of the capture's rings ends. Unit: nanoseconds.
     pub counted_ns: (u64, u64),
-    /// What a capture of waits saw, and what it could not see.
+    /// Counts of waits that a capture saw or missed.
     pub waits: WaitCounts,
-    /// What was taken and missed. The symbolizer adds what only naming can tell.
+    /// What was taken and missed. The symbolizer adds what is known only after naming.
     pub quality: Quality,
 }
 
 impl RawBatch {
-    /// Which frame of a stack is the first that is the thread's own: the one behind the last mark.
+    /// Index of the first frame that belongs to the thread itself: the one after the last mark.
     pub fn own_frames_at(&self, stack: RawStack) -> usize {
         let frames = &self.frames[stack.first as usize..(stack.first + stack.len) as usize];
         let last = frames.iter().rposition(|frame| frame.is_mark());
         last.map_or(0, |at| at + 1)
     }
 
-    /// Takes the path of a cgroup that was made. False when there is no room: the cgroup is named
-    /// from the tree, if it is still there when it is asked for.
+    /// Stores the path of a created cgroup. False if there is no room: the cgroup is then named
+    /// from the tree, if it still exists.
     pub fn note_cgroup(&mut self, id: CgroupId, path: &[u8]) -> bool {
         let bytes = self.cgroup_bytes + path.len();
         if self.cgroups.len() >= CGROUPS_MAX || bytes > CGROUP_BYTES_MAX {

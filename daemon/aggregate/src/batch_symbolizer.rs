@@ -1,8 +1,8 @@
 //! The symbolizer thread: turns folded addresses into named stacks with labels, and records them.
 //!
-//! Naming reads files and may take long, so it goes on outside the recorder's lock, into a
-//! dictionary of its own; only the finished names are carried over under the lock, which takes
-//! milliseconds. Queries therefore never wait for a slow disk, and the sampler waits for neither.
+//! Naming reads files and may take long, so it runs outside the recorder's lock, with a dictionary
+//! of its own. Only the finished names are copied under the lock, which takes milliseconds. So
+//! neither queries nor the sampler ever wait for a slow disk.
 
 use super::batch::{RawBatch, RawProcess, RawSample, RawStack};
 use super::context::Context;
@@ -42,7 +42,7 @@ const FILES_WAIT: Duration = Duration::from_millis(500);
 
 /// Names batches and records them.
 pub struct BatchSymbolizer {
-    /// Those of the batch at hand.
+    /// Names for the current batch.
     names: Names,
     /// The others, while a capture with lines runs.
     others: Option<Names>,
@@ -82,7 +82,7 @@ struct Work {
     /// For each stack of the batch what the kernel was doing.
     contexts: Vec<Option<Context>>,
     labels: HashMap<LabelKey, LabelSetId>,
-    /// Its keys, the first met first.
+    /// Its keys in order of first use.
     label_keys: Vec<LabelKey>,
     rows: Vec<Row>,
 }
@@ -137,7 +137,7 @@ impl BatchSymbolizer {
         self
     }
 
-    /// Has debug information for captures with lines take so much memory. Unit: bytes.
+    /// Sets how much memory debug information for captures with lines may use. Unit: bytes.
     pub fn with_lines_in(mut self, bytes: usize) -> BatchSymbolizer {
         self.lines_bytes = bytes;
         self
@@ -208,7 +208,7 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Takes what a batch says beside its samples.
+    /// Handles everything in a batch except its samples.
     fn note_changes(&mut self, batch: &mut RawBatch) {
         if std::mem::take(&mut batch.kernel_changed) {
             let all = self.others.iter_mut().chain([&mut self.names]);
@@ -499,7 +499,7 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Tells what the kernel was doing in each stack of the batch, where its frames say so.
+    /// Finds what the kernel was doing in each stack of the batch, if its frames show it.
     fn find_contexts(&mut self, batch: &RawBatch) {
         let (work, names) = (&mut self.work, &mut self.names);
         work.contexts.clear();
@@ -547,9 +547,9 @@ impl BatchSymbolizer {
         }
     }
 
-    /// Adds the batch to the ledger. When the batch closes its window, returns whose the losses
-    /// were and what the kernel accounts, with label sets of `label_sets`; for a capture, whose its
-    /// losses were.
+    /// Adds the batch to the ledger. When the batch closes its window, returns the losses per
+    /// cgroup and the kernel's accounting, with label sets of `label_sets`; for a capture, only its
+    /// losses.
     fn keep_ledger(&mut self, batch: &RawBatch, is_time: bool) -> Closed {
         let mut sums: HashMap<LabelSetId, Value> = HashMap::new();
         for sample in &batch.samples {
@@ -634,7 +634,7 @@ impl BatchSymbolizer {
     }
 }
 
-/// True for ends that say nothing against the last frame being the outermost one: its name tells.
+/// True for ends after which the last frame may still be the outermost one; its name decides.
 fn ends_unsure(end: StackEnd) -> bool {
     matches!(
         end,
@@ -646,7 +646,7 @@ fn ends_unsure(end: StackEnd) -> bool {
     )
 }
 
-/// What is named together.
+/// Frames that are named together.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Group {
     Kernel,
@@ -675,7 +675,7 @@ fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
     named.push(&[frame]);
 }
 
-/// What tells the labels of a sample, and its process.
+/// The key of a sample's label set, and its process.
 fn label_key<'b>(
     batch: &'b RawBatch,
     contexts: &[Option<Context>],

@@ -1,10 +1,10 @@
 //! What the kernel was doing on the CPU when a sample was taken: task, softirq, hardirq or idle.
 //!
-//! Read from the names of the kernel's frames, leaf first: the innermost entry tells. The sampling
-//! timer's own interrupt is not among them, for the callchain starts at what it interrupted.
-//! Sources:
-//! `arch/x86/include/asm/idtentry.h`, `kernel/softirq.c`, `kernel/entry/common.c` of Linux 6.18,
-//! with the older names of 5.4 on, and `arch/arm64/kernel/entry-common.c`.
+//! It is derived from the names of the kernel's frames, leaf first: the innermost entry function
+//! decides. The sampling timer's own interrupt does not appear, because the callchain starts at
+//! what it interrupted. Sources: `arch/x86/include/asm/idtentry.h`, `kernel/softirq.c`,
+//! `kernel/entry/common.c` of Linux 6.18, with the older names since 5.4, and
+//! `arch/arm64/kernel/entry-common.c`.
 
 use profile::{FrameKind, FrameRef};
 
@@ -33,7 +33,7 @@ impl Context {
         }
     }
 
-    /// What a frame says of all that it called, when it says something.
+    /// The context of everything that a frame called, if the frame determines it.
     pub fn of(frame: FrameRef<'_>) -> Option<Context> {
         if frame.kind != FrameKind::Kernel {
             return None;

@@ -1,8 +1,8 @@
 //! Folding: samples with equal cgroup, process, thread name and stack become one row with a count.
 //!
 //! Runs on the sampler thread. Buffers keep their size from window to window, so a steady load
-//! allocates nothing. Bounds hold whatever the load: what does not fit goes under `[other]` of its
-//! own cgroup and process, so totals stay right, and is counted.
+//! allocates nothing. Bounds hold under any load: samples that do not fit are folded under
+//! `[other]` of their own cgroup and process, so totals stay right, and they are counted.
 
 use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -20,7 +20,8 @@ const FRAMES_MAX: usize = 2 << 20;
 /// Rows kept per batch: 64 CPUs at 99 Hz for 10 s with no two samples alike make 63,360.
 const SAMPLES_MAX: usize = 1 << 18;
 
-/// Processes told apart per batch. Beyond it samples go to the row of their cgroup's first process.
+/// Most processes with rows of their own per batch. Beyond it samples go to the row of their
+/// cgroup's first process.
 const PROCESSES_MAX: usize = 1 << 16;
 
 /// Times kept per batch, of samples with frames in generated code: 2 MiB. 64 CPUs at 99 Hz for 10
@@ -32,7 +33,7 @@ pub const TIMES_MAX: usize = 1 << 17;
 /// of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
 pub const MOMENTS_MAX: usize = 1 << 18;
 
-/// What a batch may hold.
+/// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FoldBounds {
     /// Frames of all stacks.
@@ -61,18 +62,18 @@ impl Default for FoldBounds {
     }
 }
 
-/// What a sample counts for, and where and when it was taken.
+/// Weight of a sample, and where and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SampleInfo {
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
-    /// cgroup as the kernel told it.
+    /// The cgroup from the record.
     pub cgroup: CgroupId,
     /// Name of the thread.
     pub thread: Comm,
     /// How its stack ended.
     pub end: StackEnd,
-    /// What it stands for, in the event's unit.
+    /// Its weight, in the event's unit.
     pub weight: u64,
 }
 
@@ -92,7 +93,7 @@ pub struct Folder {
 }
 
 impl Folder {
-    /// A folder whose first batch starts at `start`.
+    /// Creates a folder with a first batch that starts at `start`.
     pub fn new(start: MonotonicTime) -> Folder {
         Folder {
             batch: RawBatch {

@@ -1,7 +1,8 @@
-//! What the symbolizer keeps of the window that is open, to account for it when it closes: samples
-//! by cgroup, losses, readings of the kernel's accounting.
+//! Data that the symbolizer collects for the open window, to account for it when it closes: samples
+//! by cgroup, losses, and readings of the kernel's accounting.
 //!
-//! On the symbolizer's thread, outside of the recorder's lock: closing a window reads cgroupfs.
+//! Runs on the symbolizer's thread, outside the recorder's lock, because closing a window reads
+//! cgroupfs.
 
 use super::attribution::{self, Window};
 use super::batch::{RawBatch, RawLoss};
@@ -13,11 +14,11 @@ use profile::{Account, Dictionary, LabelSetId, Value, key};
 use std::collections::BTreeMap;
 use std::path::Path;
 
-/// Most periods that losses of one window are told apart by. More are added to the last: the rate
-/// changes a few times a minute at most.
+/// Most different sampling periods per window for which losses are counted separately. Losses with
+/// further periods are added to the last: the rate changes a few times a minute at most.
 const PERIODS_MAX: usize = 64;
 
-/// What a closed window gets beside its samples. Empty for a batch that closes none.
+/// What a closed window gets in addition to its samples. Empty for a batch that closes none.
 #[derive(Default)]
 pub(super) struct Closed {
     /// Samples lost, by cgroup.
@@ -34,7 +35,7 @@ pub(super) struct LedgerKeeper {
     start: Option<MonotonicTime>,
     taken: BTreeMap<Box<str>, Value>,
     before: BTreeMap<Box<str>, Value>,
-    /// One for each period.
+    /// One loss for each period.
     losses: Vec<RawLoss>,
     idle: u64,
 }
@@ -64,7 +65,7 @@ impl LedgerKeeper {
         self.meters.note_created(path);
     }
 
-    /// What the readings of the kernel's accounting came to.
+    /// Counters of the kernel's accounting.
     pub fn stats(&self) -> UsageStats {
         self.meters.stats()
     }
@@ -79,9 +80,9 @@ impl LedgerKeeper {
         }
     }
 
-    /// Takes the rest of the batch, whose samples were added, and closes the window when it says
-    /// so. Label sets are of `dict`. Only weights that are time (`is_time`) are held against the
-    /// kernel's accounting.
+    /// Handles the rest of the batch after its samples were added, and closes the window if the
+    /// batch says so. Label sets are of `dict`. Only weights that are time (`is_time`) are compared
+    /// with the kernel's accounting.
     pub fn close(&mut self, batch: &RawBatch, is_time: bool, dict: &mut Dictionary) -> Closed {
         let start = *self.start.get_or_insert(batch.start);
         self.idle += batch.quality.idle;

@@ -1,9 +1,9 @@
 //! Windows: samples folded by (cgroup, process, thread, stack), named when they close, kept by the
 //! flight recorder.
 //!
-//! [`fold`] runs on the sampler thread and fills a [`batch`], with [`losses`] beside;
-//! [`batch_symbolizer`] runs on its own thread, gives the batch names and puts it into the
-//! [`recorder`], which answers queries.
+//! [`fold`] runs on the sampler thread and fills a [`batch`], and [`losses`] adds what was lost.
+//! [`batch_symbolizer`] runs on its own thread, names the batch and puts it into the [`recorder`],
+//! which answers queries.
 #![forbid(unsafe_code)]
 
 mod attribution;

@@ -1,14 +1,15 @@
-//! Losses on their way into the batches of their time.
+//! Assigns losses to the batches of the time in which they happened.
 //!
 //! A loss may start in one window and end in a later one, and is often known only when the sampler
-//! runs again: what lies in a batch's time goes with that batch, the rest waits for the next.
+//! runs again. The part within a batch's time goes with that batch; the rest waits for the next
+//! one.
 
 use super::batch::{RawBatch, RawLoss};
 use host::time::MonotonicTime;
 use perf::loss::LossGap;
 
-/// Losses kept apart in a batch and while they wait. A host of 512 CPUs whose rings are all too
-/// small makes that many in a second; further ones are added to the last, with the time of both.
+/// Most separate losses in a batch and waiting for one. A host of 512 CPUs with rings that are all
+/// too small has that many in a second; further ones are added to the last, with the time of both.
 const LOSSES_MAX: usize = 1 << 14;
 
 /// Losses that no batch has taken yet.

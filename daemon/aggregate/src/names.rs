@@ -1,9 +1,8 @@
-//! What frames are named with: a symbolizer, the frames it named so far, and what they say of
-//! stacks.
+//! Names frames: a symbolizer, the frames it has named so far, and what they mean for stacks.
 //!
-//! The continuous profile has one set of names, and captures with lines another, which is there
-//! only while one of them runs: frames that differ by line would push those of functions out. Used
-//! by the symbolizer's thread alone.
+//! The continuous profile has one set of names. Captures with source lines use a second set, which
+//! exists only while such a capture runs, because frames that differ by line would push function
+//! frames out of the cache. Used only by the symbolizer's thread.
 
 use super::context::Context;
 use hashbrown::HashMap;
@@ -14,7 +13,7 @@ use symbolize::Symbolizer;
 /// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
 
-/// Functions at which a stack starts: a frame-pointer chain whose root is one of them is complete.
+/// Functions at which a stack starts: a frame-pointer chain with one of them as root is complete.
 const START_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -40,8 +39,8 @@ const START_FUNCTIONS: &[&str] = &[
     "_rt0_amd64_linux",
 ];
 
-/// Those of them that nothing but another start function ever calls. glibc's are built without
-/// frame pointers, so the chain beyond them is whatever the register held: it is cut there.
+/// Start functions that only another start function ever calls. glibc's are built without frame
+/// pointers, so a chain beyond them follows a random register value: it is cut there.
 const OUTERMOST_FUNCTIONS: &[&str] = &[
     "_start",
     "__libc_start_main",
@@ -56,7 +55,7 @@ const OUTERMOST_FUNCTIONS: &[&str] = &[
 /// schedulers' threads.
 const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
 
-/// What a frame's name says about where its stack starts.
+/// Whether a stack starts at a frame, according to its name.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Start {
     No,
@@ -100,12 +99,12 @@ pub(super) struct Names {
     pub dict: Dictionary,
     /// Whether a frame is a start function.
     starts: HashMap<FrameId, Start>,
-    /// What a frame says of the kernel's context.
+    /// The kernel's context by frame.
     contexts: HashMap<FrameId, Option<Context>>,
 }
 
 impl Names {
-    /// None yet.
+    /// Creates it empty.
     pub fn new(symbolizer: Symbolizer) -> Names {
         Names {
             symbolizer,
@@ -128,14 +127,14 @@ impl Names {
         self.symbolizer.forget_frames();
     }
 
-    /// Where a stack starts, as a frame says.
+    /// Whether a stack starts at this frame.
     pub fn start(&mut self, frame: FrameId) -> Start {
         let dict = &self.dict;
         let start = self.starts.entry(frame);
         *start.or_insert_with(|| Start::of(dict.frame(frame)))
     }
 
-    /// What the kernel was doing, as a frame says.
+    /// What the kernel was doing, according to a frame.
     pub fn context(&mut self, frame: FrameId) -> Option<Context> {
         let dict = &self.dict;
         let context = self.contexts.entry(frame);

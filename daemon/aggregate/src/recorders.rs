@@ -1,6 +1,6 @@
-//! The recorders of captures that run: made by the manager, filled by the symbolizer.
+//! The recorders of running captures: the manager creates them and the symbolizer fills them.
 //!
-//! Threads: any. A batch whose capture is not here any more is let go unnamed.
+//! May be used from any thread. A batch for a capture that no longer exists is discarded unnamed.
 
 use crate::batch::RawBatch;
 use crate::recorder::Recorder;
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, PoisonError, RwLock};
 use std::time::Duration;
 
-/// How closely frames of native code are told.
+/// How detailed frames of native code are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Detail {
     /// By function, as the configuration says.
@@ -25,13 +25,13 @@ pub enum Detail {
     Instructions,
 }
 
-/// What the symbolizer makes of one capture.
+/// The recording of one capture by the symbolizer.
 pub struct CaptureRecording {
     /// Its named samples.
     pub recorder: RwLock<Recorder>,
     /// How closely they are named.
     pub detail: Detail,
-    /// What its reader must not be told.
+    /// What the reader of the capture must not see.
     pub withhold: Arc<Withholding>,
     /// CPU time that naming them with lines took. Unit: nanoseconds.
     naming_ns: AtomicU64,
@@ -40,7 +40,7 @@ pub struct CaptureRecording {
     beside: Mutex<BatchTotals>,
 }
 
-/// What batches of a capture say beside their samples, in sum.
+/// Sums of what the batches of a capture report besides their samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct BatchTotals {
     /// Samples that its pre-filter refused.
@@ -54,17 +54,18 @@ pub struct BatchTotals {
     /// For how long events of the processor were to be counted on all CPUs, and were. Unit:
     /// nanoseconds.
     pub counted_ns: (u64, u64),
-    /// What was seen of the waits of event `off-cpu`, and what could not be.
+    /// Counts of waits of event `off-cpu` that were seen or missed.
     pub waits: WaitCounts,
 }
 
 impl CaptureRecording {
-    /// Nothing yet, into this recorder, for a reader on the host.
+    /// Creates an empty recording into this recorder, for a reader on the host.
     pub fn new(recorder: Recorder, detail: Detail) -> CaptureRecording {
         CaptureRecording::withholding(recorder, detail, Arc::default())
     }
 
-    /// Nothing yet, for a reader who must not be told who ended a wait where that is withheld.
+    /// Creates an empty recorder. Wakers that `withhold` selects are removed for a reader who must
+    /// not see them.
     pub fn withholding(
         recorder: Recorder,
         detail: Detail,
@@ -81,7 +82,7 @@ impl CaptureRecording {
         }
     }
 
-    /// Takes what a batch says beside its samples.
+    /// Adds what a batch reports besides its samples.
     pub fn note(&self, batch: &RawBatch) {
         let mut beside = lock(&self.beside);
         beside.passed_over += batch.passed_over;
@@ -93,7 +94,7 @@ impl CaptureRecording {
         beside.waits.add(&batch.waits);
     }
 
-    /// What its batches said beside their samples.
+    /// Sums of what its batches reported besides their samples.
     pub fn beside(&self) -> BatchTotals {
         *lock(&self.beside)
     }
@@ -148,7 +149,7 @@ impl Recorders {
         lock(&self.by_id).remove(&id);
     }
 
-    /// So many samples of captures were named.
+    /// Adds to the number of named samples of captures.
     pub fn note_samples(&self, samples: u64) {
         self.samples.fetch_add(samples, Ordering::Relaxed);
     }
@@ -170,7 +171,7 @@ impl Recorders {
         self.naming_ns.load(Ordering::Relaxed)
     }
 
-    /// True while one runs whose frames are told by line.
+    /// True while a capture with source lines runs.
     pub fn have_lines(&self) -> bool {
         let by_id = lock(&self.by_id);
         let mut all = by_id.values();

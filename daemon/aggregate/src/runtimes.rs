@@ -1,5 +1,5 @@
-//! The symbolizer's side of the table of processes with generated code (`jit/src/runtimes.rs`):
-//! counts their samples as it names, and has helpers find out which runtime each is.
+//! The symbolizer's part of the table of processes with generated code (`jit/src/runtimes.rs`): it
+//! counts their samples while naming, and has helpers find out which runtime each process uses.
 
 use super::batch::{RawBatch, RawProcess};
 use hashbrown::HashMap;

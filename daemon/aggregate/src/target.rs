@@ -1,8 +1,6 @@
-//! Where the symbolizer puts what it named: into the continuous profile's recorder, or into that of
-//! a capture.
+//! The recorder that receives named samples: the continuous profile's, or a capture's.
 //!
-//! Each recorder has a dictionary of its own, so what the symbolizer knows of its ids is kept for
-//! each.
+//! Each recorder has a dictionary of its own, so the symbolizer's cached ids are kept per recorder.
 
 use super::attribution::{self, Window};
 use super::batch::RawBatch;
@@ -12,7 +10,7 @@ use host::ids::CaptureId;
 use profile::{Dictionary, LabelSetId, Remap, Value};
 use std::collections::BTreeMap;
 
-/// What the symbolizer knows of one recorder.
+/// The symbolizer's state for one recorder.
 #[derive(Default)]
 pub(super) struct Target {
     /// From the symbolizer's names to the recorder's dictionary, of the recorder's `epoch`.
@@ -34,9 +32,9 @@ impl Target {
         }
     }
 
-    /// Divides what a batch of a capture lost among the cgroups it has samples of. The kernel
-    /// accounts for all of a cgroup's time and not for what a capture selects, so only samples
-    /// tell.
+    /// Divides what a batch of a capture lost among the cgroups with samples in it. The kernel
+    /// accounts for all of a cgroup's time and not for what a capture selects, so only samples can
+    /// show the proportions.
     pub fn losses(
         &mut self,
         batch: &RawBatch,

@@ -1,13 +1,12 @@
-//! Names of generated code by the time of each sample: where code at an address changed while it
-//! was sampled, the rows of its stacks are split by time.
+//! Names generated code by the time of each sample. If the code at an address changed during a
+//! batch, the rows of its stacks are split by time.
 //!
-//! Most code stays what it is from the first to the last sample of a batch, and then its frame has
-//! one name. Where it does not, each sample of its stacks is looked up at its own time; samples of
-//! a row with the same names stay together, the others become rows of their own, with stacks of
-//! their own. Counts are those of the samples, weights are split in proportion, and both add up
-//! to what the row had.
+//! Most code does not change between the first and the last sample of a batch; its frame has one
+//! name. If it does change, each sample of its stacks is looked up at its own time. Samples of a
+//! row with the same names stay together; the others become rows with stacks of their own. Counts
+//! are exact, weights are split in proportion, and both add up to those of the original row.
 //!
-//! On the symbolizer's thread.
+//! Runs on the symbolizer's thread.
 
 use super::batch::{RawBatch, RawSample, RawStack};
 use hashbrown::HashMap;
@@ -24,7 +23,7 @@ use unwind::process::ProcessInstance;
 /// Most frames that split stacks add to a batch. Unit: frames; 16 MiB.
 const SPLIT_FRAMES_MAX: usize = 1 << 20;
 
-/// What the naming of one batch works on: its distinct frames and their names.
+/// The data for naming one batch: its distinct frames and their names.
 pub(super) struct Frames<'a> {
     /// Distinct frames.
     pub distinct: &'a mut Vec<RawFrame>,
@@ -34,7 +33,7 @@ pub(super) struct Frames<'a> {
     pub spans: &'a mut Vec<(u32, u32)>,
     /// Names.
     pub named: &'a mut Named,
-    /// Where names are kept.
+    /// The dictionary of names.
     pub names: &'a mut Dictionary,
 }
 
@@ -44,7 +43,7 @@ pub(super) struct Timed {
     maps: CodeMaps,
     /// For each distinct frame of the batch: between which times it was sampled.
     ranges: Vec<(MonotonicTime, MonotonicTime)>,
-    /// Distinct frames whose code changed while they were sampled.
+    /// Distinct frames with code that changed while they were sampled.
     changing: HashMap<u32, ()>,
     /// Samples of stacks with such frames: process, row and time.
     samples: Vec<(ProcessId, u32, MonotonicTime)>,
@@ -55,7 +54,7 @@ pub(super) struct Timed {
     /// The parts of a row: its samples by the places of the frames that change, the first met
     /// first.
     parts: Vec<(Box<[u32]>, u64)>,
-    /// Where each part is.
+    /// Index of each part.
     part_of: HashMap<Box<[u32]>, usize>,
     /// The places of one sample.
     resolved: Vec<u32>,
@@ -67,7 +66,7 @@ pub(super) struct Timed {
 struct RowSplit {
     /// By the time of the sample, in order.
     by_time: Vec<(MonotonicTime, u32)>,
-    /// Those without a time.
+    /// Samples without a time.
     untimed: u32,
 }
 
@@ -79,8 +78,8 @@ impl RowSplit {
     }
 }
 
-/// What is to be known before the batch is named: of each process with frames in generated code its
-/// addresses.
+/// What must be looked up before the batch is named: for each process with frames in generated
+/// code, their addresses.
 pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolRequest> {
     let mut by_process: HashMap<ProcessId, Vec<u64>> = HashMap::new();
     for frame in distinct {
@@ -108,8 +107,8 @@ pub(super) fn wanted(batch: &RawBatch, distinct: &[RawFrame]) -> Vec<SymbolReque
 }
 
 impl Timed {
-    /// Starts a batch of which this is known. `frames` tells for each frame of the batch which of
-    /// `distinct` ones it is.
+    /// Starts a batch with this data. `frames` maps each frame of the batch to one of the
+    /// `distinct` ones.
     pub fn start_batch(
         &mut self,
         maps: CodeMaps,
@@ -183,7 +182,7 @@ impl Timed {
         add(&counters.addresses_named, addresses.len() as u64 - missing);
     }
 
-    /// Splits the rows whose stacks have frames of code that changed while they were sampled.
+    /// Splits rows with frames of code that changed while they were sampled.
     pub fn split_rows(
         &mut self,
         batch: &mut RawBatch,
@@ -398,7 +397,7 @@ impl Timed {
     }
 }
 
-/// What `counted` of the samples of a row are worth, in proportion and rounded down.
+/// Weight of `counted` samples of a row, in proportion and rounded down.
 fn share(all: Value, counted: u64) -> Value {
     let weight = u128::from(all.weight) * u128::from(counted) / u128::from(all.count.max(1));
     Value {

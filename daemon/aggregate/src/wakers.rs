@@ -1,4 +1,5 @@
-//! Who ended a wait is not told where it is withheld: done with addresses, before they have names.
+//! Removes the wakers of waits where they must be withheld. This is done on addresses, before they
+//! are named.
 
 use super::batch::RawBatch;
 use cgroup::CgroupTable;
@@ -7,7 +8,7 @@ use host::ids::CgroupId;
 use profile::Withholding;
 use std::collections::HashMap;
 
-/// Takes the wakers that are withheld out of the stacks of a batch.
+/// Removes withheld wakers from the stacks of a batch.
 pub fn hide(batch: &mut RawBatch, withhold: &Withholding, cgroups: &mut CgroupTable) {
     if withhold.is_empty() {
         return;

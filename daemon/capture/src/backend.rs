@@ -1,4 +1,4 @@
-//! What captures need of the daemon: a trait, so that their rules can be tested without any.
+//! The trait through which captures use the daemon, so that their rules can be tested without one.
 
 pub use super::engine::Followed;
 use super::request::CaptureSpec;
@@ -24,14 +24,14 @@ pub struct Started {
     pub period: u64,
     /// Bytes copied of each stack.
     pub stack_bytes: u32,
-    /// What is to be done when its events happen too often.
+    /// What to do if its event occurs too often.
     pub excess: OverloadPolicy,
-    /// What is less than was asked for.
+    /// Notices about what is less than requested.
     pub notices: Vec<String>,
 }
 
-/// What becomes of a capture whose events happen too often: nothing in the kernel bounds what each
-/// costs.
+/// What to do with a capture if its event occurs too often: nothing in the kernel bounds what each
+/// occurrence costs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum OverloadPolicy {
     /// They are bounded as they are.
@@ -48,22 +48,22 @@ pub enum OverloadPolicy {
 pub struct Slowed {
     /// Events a sample.
     pub period: u64,
-    /// What is less than it was.
+    /// Notices about what is less than before.
     pub notices: Vec<String>,
 }
 
-/// What is asked of the flight recorder.
+/// A query to the flight recorder.
 #[derive(Clone, Debug)]
 pub struct PastQuery {
     /// Since when.
     pub from: MonotonicTime,
     /// Until when: where the capture starts.
     pub until: MonotonicTime,
-    /// Which of it.
+    /// The query.
     pub query: Query,
     /// Say when each sample was taken.
     pub times: bool,
-    /// What the answer must not tell.
+    /// What the answer must withhold.
     pub withhold: Arc<Withholding>,
 }
 
@@ -76,7 +76,7 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// Wall time of a moment, nanoseconds since the Unix epoch.
     fn unix_ns(&self, at: MonotonicTime) -> i64;
 
-    /// Finds who a selector is about, for one who must not be told what is withheld.
+    /// Finds the target of a selector for a caller who must not see what is withheld.
     ///
     /// # Errors
     /// NOT_FOUND when it names what is not there; PERMISSION_DENIED when all of it is withheld.
@@ -100,17 +100,17 @@ pub trait CaptureBackend: Send + Sync + 'static {
     /// they are of and whether they are named by now.
     fn seen(&self, id: CaptureId) -> u64;
 
-    /// Has the event of a capture sampled so many times more rarely; `None` when it is sampled by
+    /// Multiplies the sampling period of a capture's event by this; `None` if it is sampled by
     /// rate.
     ///
     /// # Errors
     /// Why it goes on as it was.
     fn slow_down(&self, id: CaptureId, times: u64) -> Result<Option<Slowed>, Status>;
 
-    /// Ends the sampling of a capture. Nothing when it has ended.
+    /// Ends the sampling of a capture, if it has not ended yet.
     fn end(&self, id: CaptureId);
 
-    /// What the flight recorder has of a time, its last second included; `None` when cancelled.
+    /// The flight recorder's profile of a time, including the last second; `None` if cancelled.
     fn past(&self, asked: &PastQuery, cancel: &AtomicBool) -> Option<Profile>;
 
     /// Lets go of what other threads wait for the end of: no capture starts any more.

@@ -1,12 +1,12 @@
-//! Opens the events of captures and has the sampler sample them: what a manager of captures calls.
+//! Opens the events of captures and has the sampler sample them. The capture manager calls it.
 //!
 //! Captures with equal specifications share one set of rings. Opening happens on the caller's
-//! thread and may block, some kinds of events for as long as all CPUs take to agree, and those on
-//! files of others for [`FILE_WAIT`] at most, for a helper; the sampler gets rings that run. A set
-//! is closed when its last capture ends, by `fp-files`.
+//! thread and may block: for some kinds of events until all CPUs agree, and for events on other
+//! users' files for at most [`FILE_WAIT`], while a helper opens the file. The sampler gets rings
+//! that already run. `fp-files` closes a set when its last capture ends.
 //!
-//! What a capture took comes as batches tagged with its id, the last one with `closes`, whatever
-//! happened: also after a refusal by the sampler, and when the daemon stops.
+//! The samples of a capture arrive in batches tagged with its id. The last batch has `closes` set;
+//! it always comes, even after the sampler rejected the capture or when the daemon stops.
 
 mod bound;
 mod error;
@@ -59,7 +59,7 @@ const RATE_TRIES_MAX: u32 = 3;
 /// Longest filter of the kernel's. It takes a page at most.
 const FILTER_BYTES_MAX: usize = 4095;
 
-/// What a capture is to sample.
+/// What a capture should sample.
 #[derive(Debug)]
 pub struct EventCapture {
     /// Its id.
@@ -83,7 +83,7 @@ pub struct EventCapture {
     pub keep_times: bool,
 }
 
-/// What runs.
+/// A running capture.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Started {
     /// By rate or by period.
@@ -98,11 +98,11 @@ pub struct Started {
     pub ring_bytes: usize,
     /// True when another capture had opened the rings.
     pub shared: bool,
-    /// What the reader of the profile must know, for people.
+    /// Notices for the reader of the profile.
     pub notices: Vec<String>,
 }
 
-/// What one set of rings samples. Captures that want the same share it.
+/// What one set of rings samples. Captures with the same specification share it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Spec {
     probes: Vec<Probe>,
@@ -149,8 +149,8 @@ impl Sets {
         alone.map(|set| set.started.ring_bytes as u64).sum()
     }
 
-    /// Takes a capture out of its set, and that out of the list when it was the last one. False: it
-    /// has none.
+    /// Removes a capture from its set, and the set from the list if it was the last capture. False:
+    /// it has no set.
     fn leave(&mut self, id: CaptureId) -> bool {
         let had = self.captures().any(|running| running == id);
         // No set has this key.
@@ -158,7 +158,7 @@ impl Sets {
         had
     }
 
-    /// Takes a capture out of all sets but this.
+    /// Removes a capture from all sets except this one.
     fn leave_others(&mut self, id: CaptureId, key: SetKey) {
         for set in self.list.iter_mut().filter(|set| set.key != key) {
             set.users.retain(|&user| user != id);
@@ -166,8 +166,8 @@ impl Sets {
         self.list.retain(|set| !set.users.is_empty());
     }
 
-    /// Gives a capture the rings that are open for the same, if there are any. No set: it has them
-    /// already.
+    /// Gives a capture existing rings with the same specification, if there are any. No set: it has
+    /// them already.
     fn join(
         &mut self,
         id: CaptureId,
@@ -288,7 +288,7 @@ impl Engine {
         })
     }
 
-    /// Gives a capture the rings of a specification: those that are open for the same, or new ones.
+    /// Gives a capture the rings of a specification: existing ones, or new ones.
     fn enter(
         &self,
         id: CaptureId,
@@ -403,7 +403,7 @@ impl Engine {
         })
     }
 
-    /// Rings for the event that writes most, beside others of `used` bytes.
+    /// Plans rings for the event that writes most, given that other rings use `used` bytes.
     fn plan(&self, probes: &[Probe], cpus: usize, used: u64) -> Result<SetPlan, EngineError> {
         let most = probes.iter().max_by_key(|probe| bytes_per_second(probe));
         let most = most.ok_or(RingsError::NoCpus)?;
@@ -424,7 +424,8 @@ impl Engine {
         Ok(plan)
     }
 
-    /// Ends a capture with what there is; its last batch comes soon. False: none of this id runs.
+    /// Ends a capture and keeps what it has; its last batch arrives soon. False: no capture with
+    /// this id is running.
     pub fn end(&self, id: CaptureId) -> bool {
         let mut sets = self.lock();
         let ran = sets.leave(id);

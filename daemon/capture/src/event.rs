@@ -1,4 +1,4 @@
-//! What a capture samples: events by the names people know them by.
+//! The events that a capture can sample, by the names people know.
 //!
 //! Names are those of perf(1): counters of the processor and of the kernel, `block-io`,
 //! `tracepoint:CATEGORY:NAME` and `uprobe:BINARY:FUNCTION`. [`Event::parse`] is pure;
@@ -19,9 +19,9 @@ use symbolize::elf::ElfError;
 use symbolize::open;
 use thiserror::Error;
 
-/// Longest wait for a program that a uprobe is set in: for its symbols, and for the kernel, which
+/// Longest wait for a program in which a uprobe is set: for its symbols, and for the kernel, which
 /// reads the instruction. A symbol table on a slow disk takes a second or two; a file system that
-/// does not answer takes for ever.
+/// does not answer takes forever.
 pub const FILE_WAIT: Duration = Duration::from_secs(5);
 
 /// Samples a second of events that are sampled by rate, where nobody asks for another.
@@ -36,17 +36,17 @@ pub enum EventError {
     /// No event is called so.
     #[error("failed to find event `{name}`{}", suggestion(*nearest))]
     Unknown {
-        /// What was asked for.
+        /// The requested value.
         name: String,
-        /// What is called nearly so.
+        /// The most similar name.
         nearest: Option<&'static str>,
     },
     /// A name with parts of which some are missing or wrong.
     #[error("failed to read event `{name}`: expected `{form}`")]
     Form {
-        /// What was asked for.
+        /// The requested value.
         name: String,
-        /// What it should look like.
+        /// The expected form.
         form: &'static str,
     },
     /// The event is a tracepoint that cannot be used.
@@ -120,7 +120,7 @@ const UPROBE: &str = "uprobe:BINARY:FUNCTION";
 /// An event.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Event {
-    /// One that the processor or the kernel counts.
+    /// An event that the processor or the kernel counts.
     Counted(&'static Counted),
     /// Requests to block devices, as they are given to the driver: a tracepoint.
     BlockIo,
@@ -474,7 +474,7 @@ impl Event {
         matches!(self, Event::BlockIo | Event::Tracepoint { .. })
     }
 
-    /// What the kernel's filter may speak of; empty where there is none or it cannot be read.
+    /// Fields that the kernel's filter may use; empty if there are none or they cannot be read.
     /// Blocks.
     pub fn fields(&self) -> Vec<String> {
         let (category, name) = match self {
@@ -485,7 +485,7 @@ impl Event {
         Tracefs::find().map_or_else(|_| Vec::new(), |tracefs| tracefs.fields(category, name))
     }
 
-    /// What to ask the kernel for. Blocks: reads tracefs, or waits for one of `files` to read the
+    /// The kernel's event to open. Blocks: reads tracefs, or waits for one of `files` to read the
     /// executable.
     ///
     /// # Errors

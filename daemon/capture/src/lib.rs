@@ -1,9 +1,9 @@
-//! Captures on demand: sampling next to the continuous profile, for a time and a purpose.
+//! Captures on demand: temporary sampling next to the continuous profile.
 //!
-//! A capture opens events of its own (`rings`), whose records go through the same sampler, process
-//! table and unwinder, into a batch of its own ([`RawBatch::capture`](aggregate::batch::RawBatch)),
-//! which the symbolizer names into a recorder of its own. The continuous profile shares threads and
-//! tables with it, but no ring and no row.
+//! A capture opens its own events (`rings`). Their records go through the same sampler, process
+//! table and unwinder into its own batch ([`RawBatch::capture`](aggregate::batch::RawBatch)), which
+//! the symbolizer names into its own recorder. The continuous profile shares threads and tables
+//! with it, but no ring and no row.
 #![forbid(unsafe_code)]
 
 pub mod backend;
@@ -28,17 +28,17 @@ use std::sync::Arc;
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Who asks for a capture, and so who reads it.
+/// Who requests a capture, and so reads it.
 #[derive(Clone, Debug)]
 pub struct Asker {
     /// As it is listed and logged.
     pub peer: String,
-    /// What it must not be told.
+    /// What the asker must not see.
     pub withhold: Arc<Withholding>,
 }
 
 impl Asker {
-    /// Somebody on this host, who may be told everything.
+    /// Somebody on this host, who may see everything.
     pub fn here(peer: impl Into<String>) -> Asker {
         Asker::elsewhere(peer, Arc::default())
     }
@@ -67,7 +67,7 @@ pub trait Capturing: Send + Sync + 'static {
         asker: Asker,
     ) -> Result<mpsc::Receiver<agent::CaptureResponse>, Status>;
 
-    /// Ends a capture with what there is. False: none of this id runs.
+    /// Ends a capture and keeps what it has. False: no capture with this id is running.
     fn cancel(&self, id: u64) -> bool;
 
     /// How many run.
@@ -77,6 +77,6 @@ pub trait Capturing: Send + Sync + 'static {
         all.iter().filter(running).count()
     }
 
-    /// Those that run and those that ended, newest first.
+    /// Running and past captures, newest first.
     fn list(&self) -> Vec<agent::CaptureInfo>;
 }

@@ -1,4 +1,4 @@
-//! How far source lines are known of what a capture with lines took, for people.
+//! Notices that say for how many samples of a capture with lines the source lines are known.
 
 use profile::{FrameKind, Profile};
 use std::collections::BTreeMap;
@@ -6,8 +6,8 @@ use std::collections::BTreeMap;
 /// Files named that have no lines, those with most samples.
 const FILES_NAMED: usize = 3;
 
-/// Which part of the samples in native code has a source line, and where the rest is. `None` when
-/// no sample is in native code.
+/// A notice that says which part of the samples in native code has a source line, and where the
+/// rest is. `None` if no sample is in native code.
 pub fn notice(profile: &Profile) -> Option<String> {
     let (mut with, mut all) = (0, 0);
     let mut without: BTreeMap<&str, u64> = BTreeMap::new();

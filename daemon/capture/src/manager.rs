@@ -1,7 +1,7 @@
-//! Starts captures within their limits, with a line in the log for each.
+//! Starts captures within their limits, and logs a line for each.
 //!
-//! [`Capturing::start`] opens events and reads /proc and cgroupfs: to be called where blocking is
-//! allowed. From then on a thread of the capture's own, `fp-capture`, does the rest; see `run.rs`.
+//! [`Capturing::start`] opens events and reads /proc and cgroupfs, so call it where blocking is
+//! allowed. Afterwards the capture's own thread, `fp-capture`, does the rest; see `run.rs`.
 
 use super::monitor::CaptureMonitor;
 use super::request::CaptureSpec;

@@ -1,7 +1,7 @@
-//! What befalls a capture while it runs: its target goes and comes back, its event happens more
-//! often than may be sampled. Does what can be done about it, and says so in the end.
+//! Watches a running capture: its target may go away and come back, and its event may occur more
+//! often than the limit allows. Reacts where it can, and reports it at the end.
 //!
-//! On the capture's own thread, which blocks on small reads of cgroupfs and /proc.
+//! Runs on the capture's own thread, which blocks on small reads of cgroupfs and /proc.
 
 use super::backend::{Followed, OverloadPolicy, Slowed};
 use super::table::CaptureTable;
@@ -22,7 +22,7 @@ const FOLLOW_PAUSE: Duration = Duration::from_millis(250);
 /// How often a capture looks whether anything of its target is there.
 const PRESENCE_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Time over which it is told whether an event happens too often.
+/// Time over which the rate of an event is measured.
 const RATE_SPAN: Duration = Duration::from_secs(1);
 
 /// Longest pause between two tries to slow down: each opens events.
@@ -46,14 +46,14 @@ pub(super) struct CaptureMonitor {
     gone: Option<MonotonicTime>,
     returned: u32,
     away: Duration,
-    /// New cgroups that it went on with, and the CPU time they had used before, where the kernel
-    /// tells it of each.
+    /// Number of new cgroups that the capture followed, and the CPU time they had used before, if
+    /// the kernel reports it for each.
     followed: u32,
     unseen: Option<Duration>,
     /// Why the newest one is not sampled.
     unfollowed: Option<String>,
     excess: OverloadPolicy,
-    /// Its events happen so often that it has to end.
+    /// Its event occurs so often that it has to end.
     excessive: bool,
     /// Samples up to a moment: less than none where that was of rings that others had opened later.
     counted: (MonotonicTime, i128),
@@ -230,17 +230,18 @@ impl CaptureMonitor {
         }
     }
 
-    /// Its events happen so often that it has to end, or it would cost the host too much.
+    /// Whether its event occurs so often that it has to end, because it would cost the host too
+    /// much.
     pub fn is_excessive(&self) -> bool {
         self.excessive
     }
 
-    /// Its events are of one cgroup alone.
+    /// Whether its events are bound to one cgroup.
     pub fn is_bound(&self) -> bool {
         self.bound
     }
 
-    /// What the reader of the profile must know.
+    /// Notices for the reader of the profile.
     pub fn notices(&self) -> Vec<String> {
         let mut notices = self.notices.clone();
         notices.extend(self.unslowed.clone());

@@ -1,14 +1,14 @@
-//! What a capture of event `off-cpu` opens, and how its samples are read.
+//! The events that an `off-cpu` capture opens, and how its samples are read.
 //!
-//! The cost of a switch is what is recorded of it, and there are 100,000 a second. So of switches
-//! away from a thread that could go on nothing is recorded but who left and who came; those of
-//! threads that start to wait bring the kernel's callchain and [`NEAR_BYTES`] of the user stack,
-//! which hold all of most event loops; wake-ups bring the callchain. Larger copies come from two
-//! events of their own that the kernel keeps to [`COPIES_HZ`] a second on each CPU: by them deeper
-//! stacks are completed, exactly or as an estimate (`unwind/src/walk/recall.rs`). With
-//! [`Options::copy_all`] every wait brings a copy of the size asked for, at the cost that has.
+//! The cost of a context switch is what is recorded for it, and there can be 100,000 a second. For
+//! a switch away from a thread that could continue, only the two thread ids are recorded. For a
+//! thread that starts to wait, the kernel's callchain and [`NEAR_BYTES`] of the user stack are
+//! recorded, which hold the complete stack of most event loops. Wake-ups record the callchain.
+//! Larger copies come from two more events, which the kernel limits to [`COPIES_HZ`] per second on
+//! each CPU; they complete deeper stacks, exactly or as an estimate (`unwind/src/walk/recall.rs`).
+//! With [`Options::copy_all`] every wait records a copy of the requested size, at the cost of that.
 //!
-//! Used on the thread that opens a capture; blocks on tracefs and on the kernel.
+//! Used on the thread that opens a capture. Blocks on tracefs and on the kernel.
 
 use aggregate::context::Context;
 use offcpu::format::{FormatError, SwitchFormat, WakingFormat};
@@ -30,7 +30,7 @@ use thiserror::Error;
 /// at 997 copies a second; without looks 67 % and that at 997, which costs 1 % of a CPU more.
 pub const COPIES_HZ: u32 = 199;
 
-/// The same of wake-ups, which say who ended a wait: what matters of them is near the leaf.
+/// The same for wake-ups, which show the waker: their important frames are near the leaf.
 const WAKER_COPIES_HZ: u32 = 199;
 
 /// Bytes of the user stack copied with every wait. Where they wait, redis has 0.6 KiB of stack,
@@ -54,7 +54,7 @@ pub enum SetupError {
     Filter(&'static str),
 }
 
-/// What to capture of waits.
+/// Options of a capture of waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
     /// Frames of a callchain.
@@ -76,7 +76,7 @@ pub struct Setup {
 }
 
 impl Setup {
-    /// Reads what this kernel tells of its tracepoints and functions.
+    /// Reads the kernel's description of its tracepoints and functions.
     ///
     /// # Errors
     /// [`SetupError`].
@@ -120,7 +120,7 @@ impl Setup {
         &self.probes
     }
 
-    /// What the sampler makes waits with.
+    /// The machine with which the sampler makes waits.
     pub fn waits(&self) -> Box<Waits> {
         let machine = Machine::new(self.options.min_wait);
         Box::new(Waits::new(self.reading.clone(), machine))
@@ -166,14 +166,14 @@ fn probes(reading: &Reading, options: Options) -> Result<Vec<Probe>, SetupError>
     ];
     let mut probes = vec![blocked, ready, wakings];
     if options.stack_bytes > 0 {
-        // Where all waits have such copies, more of the same would tell nothing.
+        // If all waits have such copies, additional ones would add nothing.
         let wanted = if options.copy_all { 1 } else { copies.len() };
         probes.extend(copies.into_iter().take(wanted));
     }
     Ok(probes)
 }
 
-/// Where the kernel enters interrupts, from the names of its functions.
+/// Address ranges of the kernel's entries into interrupts, from the names of its functions.
 fn interrupt_ranges(kernel: &KernelSymbols) -> Vec<(u64, u64)> {
     if kernel.hidden() {
         return Vec::new();

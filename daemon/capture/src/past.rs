@@ -1,8 +1,8 @@
-//! The time before a capture, as the flight recorder has it: asked for when the capture starts,
-//! since the recorder may have given it up when it ends, and held packed until then.
+//! The time before a capture, from the flight recorder. It is queried when the capture starts,
+//! because the recorder may have dropped it by the end, and is kept packed until then.
 //!
-//! A thread of its own asks and packs, as those of clients' queries do, and ends. What finds no
-//! room is asked for again at the end.
+//! A separate thread runs the query and packs the result, as for clients' queries, and then ends.
+//! What does not fit in memory is queried again at the end.
 
 use super::backend::{CaptureBackend, PastQuery};
 use profile::Profile;
@@ -14,10 +14,10 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use tokio::sync::oneshot;
 
-/// How hard it is packed: the daemon's threads beside it are to notice little.
+/// Compression level: low, so that the daemon's other threads notice little.
 const LEVEL: i32 = 1;
 
-/// What came of asking.
+/// Result of the query.
 pub(super) enum PastOutcome {
     /// All of it.
     Packed(Packed),
@@ -51,7 +51,7 @@ impl Packed {
         Ok(Some(packed))
     }
 
-    /// Its pieces as they were, one after the other, each given back before the next is unpacked.
+    /// Its pieces one after the other; each must be dropped before the next is unpacked.
     pub fn chunks(self) -> impl Iterator<Item = io::Result<ProfileChunk>> {
         self.pieces.into_iter().map(|(piece, size)| {
             let raw = zstd::bulk::decompress(&piece, size)?;
@@ -60,7 +60,7 @@ impl Packed {
     }
 }
 
-/// What is asked for, and how to tell the thread that asks that nobody waits.
+/// The query, and a flag that informs its thread that nobody waits any more.
 pub(super) struct Past {
     outcome: oneshot::Receiver<PastOutcome>,
     cancel: Arc<AtomicBool>,
@@ -117,12 +117,12 @@ impl Past {
         self.held.load(Ordering::Relaxed)
     }
 
-    /// Nobody waits for it any more.
+    /// Cancels it: nobody waits for it any more.
     pub fn cancel(&self) {
         self.cancel.store(true, Ordering::Relaxed);
     }
 
-    /// What was found. Waits for it, or until nobody wants it: then `None`.
+    /// The result. Waits for it; `None` if it was cancelled.
     ///
     /// # Errors
     /// When waiting is not possible.

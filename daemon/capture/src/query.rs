@@ -1,4 +1,4 @@
-//! What clients ask, checked: wire requests to queries and ranges.
+//! Checks queries of clients and converts wire requests to queries and ranges.
 
 use host::time::{MonotonicTime, WallAnchor};
 use profile::{GroupBy, Query, Selector};

@@ -1,4 +1,4 @@
-//! What a client asks of a capture, checked against the limits in force.
+//! A capture request of a client, checked against the limits in force.
 
 use agent_config::Captures as Limits;
 use aggregate::recorders::Detail;
@@ -71,7 +71,7 @@ pub struct CaptureSpec {
     pub times: bool,
     /// Waits shorter than this are left out.
     pub min_wait: Duration,
-    /// How closely frames are told.
+    /// How detailed frames are.
     pub detail: Detail,
 }
 

@@ -1,10 +1,10 @@
 //! One capture from its start to its last message, on a thread of its own, `fp-capture`.
 //!
-//! It wakes four times a second, more often where its target is one cgroup: to tell how it goes,
-//! and to see whether it is over, by time, because somebody cancelled it, the client left, the
-//! target is gone for good, or the daemon stops. Then it has the sampling ended, waits for the last
-//! batch, and answers. A client that reads slowly is waited for here and nowhere else; whoever
-//! holds the receiver bounds that.
+//! It wakes four times a second, more often if its target is one cgroup. It reports progress and
+//! checks whether the capture is over: the time has passed, somebody cancelled it, the client
+//! disconnected, the target is gone for good, or the daemon stops. Then it ends the sampling, waits
+//! for the last batch, and answers. Only this thread waits for a slow client; whoever holds the
+//! receiver bounds that wait.
 
 use super::backend::PastQuery;
 use super::lines;
@@ -34,7 +34,7 @@ use tokio::sync::mpsc::{self, error::TrySendError};
 /// How often a capture looks around. Cancelling takes this long at most.
 const TICK: Duration = Duration::from_millis(250);
 
-/// How often it tells how it goes.
+/// How often progress is reported.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(500);
 
 /// Longest wait for the last batch. The sampler hands it over within a tenth of a second; a
@@ -52,7 +52,7 @@ const COUNTED_PART: u64 = 50;
 /// Why a capture is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum End {
-    /// Its time is up.
+    /// Its duration has passed.
     Time,
     /// Somebody cancelled it.
     Cancelled,
@@ -139,7 +139,7 @@ impl Run {
         }
     }
 
-    /// Has the flight recorder asked.
+    /// Starts the query to the flight recorder.
     fn ask_past(&self) -> Option<Past> {
         if self.wanted.before.is_zero() {
             return None;
@@ -159,7 +159,7 @@ impl Run {
         )
     }
 
-    /// Waits for the end, and tells how it goes.
+    /// Waits for the end and reports progress.
     fn sample(&mut self) -> End {
         let deadline = self.started_at.plus(self.wanted.duration);
         let mut tell_at = self.started_at;
@@ -197,7 +197,7 @@ impl Run {
         }
     }
 
-    /// Tells how it goes. A message that finds no room is left out.
+    /// Reports progress. A message that does not fit the queue is skipped.
     fn tell(&mut self, now: MonotonicTime) -> Result<(), ClientGone> {
         let progress = self.progress(now.since(self.started_at));
         let slowed = self.course.count(now, &self.captures);
@@ -317,7 +317,7 @@ impl Run {
         }
     }
 
-    /// What was captured, as it was asked for.
+    /// The captured profile, as requested.
     fn profile(&self) -> Profile {
         let recorder = &self.running.taken.recorder;
         let asked = RecorderQuery {
@@ -346,7 +346,7 @@ impl Run {
         profile
     }
 
-    /// What the reader of the profile must know.
+    /// Notices for the reader of the profile.
     fn notice(&self, profile: &Profile, stats: RecorderStats, notices: &mut Vec<String>) {
         let recorder = read(&self.running.taken.recorder);
         let (all, totals) = (recorder.totals_of_quality(), stats.totals);
@@ -438,8 +438,8 @@ impl Drop for Run {
 
 /// What was missed while sampling, for people.
 ///
-/// `is_bound`: the events were of one cgroup alone. These tick while it runs and no clock tells how
-/// often they should have.
+/// `is_bound`: the events were bound to one cgroup. Such events tick only while it runs, so no
+/// clock shows how many samples there should be.
 fn quality_notices(all: &Quality, is_bound: bool) -> Vec<String> {
     let mut notices = Vec::new();
     if all.throttled > 0 {
@@ -489,7 +489,7 @@ fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
     waits
 }
 
-/// What the stacks of waits are worth, for people.
+/// Notices about the quality of waits' stacks.
 fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     let share = |ns: u64| ns as f64 * 100.0 / waits.taken_ns().max(1) as f64;
     let mut notices = Vec::new();
@@ -522,7 +522,7 @@ fn stack_notices(waits: &Waits, copy_all: bool) -> Vec<String> {
     notices
 }
 
-/// What batches said beside their samples, for people.
+/// Notices about what batches reported besides their samples.
 ///
 /// `waits`: it was a capture of waits, which has no rate.
 fn beside_notices(beside: &BatchTotals, waits: bool) -> Vec<String> {
@@ -599,9 +599,9 @@ impl Selected {
     }
 }
 
-/// What a capture costs: its share, by samples, of what the threads took that sample and name, and
-/// its own thread. A sample of a capture costs what one of the continuous profile does, but for
-/// lines, which are accounted for by themselves.
+/// Cost of a capture: its share, by samples, of the CPU time of the threads that sample and name,
+/// plus its own thread. A sample of a capture costs as much as one of the continuous profile,
+/// except for source lines, which are counted separately.
 struct Cost {
     cpu_ns: u64,
     samples: u64,
@@ -615,7 +615,7 @@ impl Cost {
         }
     }
 
-    /// What those threads took without naming by line.
+    /// CPU time of those threads without naming by line.
     fn shared_ns(captures: &CaptureTable) -> u64 {
         let naming_ns = captures.recorders.naming_ns();
         captures.backend.cpu_ns().saturating_sub(naming_ns)

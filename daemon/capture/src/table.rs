@@ -1,4 +1,5 @@
-//! Which captures run, and which ran: places among them, memory, the list, what became of each.
+//! The table of running and past captures: their number, their memory, the list, and the outcome of
+//! each.
 //!
 //! `manager.rs` starts them, and the thread of each (`run.rs`) takes its capture off the list.
 
@@ -24,12 +25,12 @@ const PAST_SHARE: usize = 4;
 /// Least memory of a capture. Unit: bytes. Less holds no second of samples.
 const MEMORY_MIN: usize = 2 * BUDGET_MIN_BYTES;
 
-/// What became of captures since the start.
+/// Outcomes of captures since the start.
 #[derive(Debug, Default)]
 pub struct CaptureCounts {
     /// Started.
     pub started: AtomicU64,
-    /// With their whole duration.
+    /// Captures that ran for their complete duration.
     pub complete: AtomicU64,
     /// Ended before their time with what there was.
     pub cancelled: AtomicU64,
@@ -41,7 +42,7 @@ pub struct CaptureCounts {
     pub refused_request: AtomicU64,
     /// Times a capture went on with a cgroup that was made again.
     pub followed: AtomicU64,
-    /// Captures whose event happened too often and went on by rate.
+    /// Captures that were slowed to a rate because their event occurred too often.
     pub slowed: AtomicU64,
     /// Captures of waits that ended because threads switched too often.
     pub excessive: AtomicU64,
@@ -51,13 +52,13 @@ pub struct CaptureCounts {
     pub cpu_ns: AtomicU64,
 }
 
-/// One that runs.
+/// A running capture.
 pub(super) struct Running {
     pub id: CaptureId,
     pub cancelled: AtomicBool,
     pub info: Mutex<CaptureInfo>,
     pub taken: Arc<CaptureRecording>,
-    /// Its share of what the threads took that sample and name. Unit: nanoseconds.
+    /// Its share of the CPU time of the threads that sample and name. Unit: nanoseconds.
     pub cpu_ns: AtomicU64,
 }
 
@@ -78,10 +79,10 @@ pub struct CaptureTable {
     pub(super) backend: Arc<dyn CaptureBackend>,
     pub(super) recorders: Arc<Recorders>,
     state: Mutex<State>,
-    /// Told whenever a slot is given back.
+    /// Notified whenever a slot is returned.
     answered: Condvar,
     stopping: AtomicBool,
-    /// What became of them.
+    /// Their outcomes.
     pub counts: CaptureCounts,
 }
 
@@ -114,7 +115,7 @@ impl Drop for Slot {
 }
 
 impl CaptureTable {
-    /// None runs yet. Their samples come into `recorders`.
+    /// Creates an empty table. Samples of captures go to `recorders`.
     pub fn new(backend: Arc<dyn CaptureBackend>, recorders: Arc<Recorders>) -> Arc<CaptureTable> {
         Arc::new(CaptureTable {
             backend,
@@ -126,7 +127,7 @@ impl CaptureTable {
         })
     }
 
-    /// Has all captures end with what there is, and takes no more.
+    /// Ends all captures, keeps what they have, and accepts no more.
     pub fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
         self.backend.stop();
@@ -191,14 +192,14 @@ impl CaptureTable {
         lock(&self.state).running.insert(running.id.0, running);
     }
 
-    /// Has one end with what there is. False: none of this id runs.
+    /// Ends a capture and keeps what it has. False: no capture with this id is running.
     pub fn cancel(&self, id: u64) -> bool {
         let running = lock(&self.state).running.get(&id).cloned();
         let found = running.inspect(|running| running.cancelled.store(true, Ordering::Release));
         found.is_some()
     }
 
-    /// Those that run and those that ended, newest first.
+    /// Running and past captures, newest first.
     pub fn list(&self) -> Vec<CaptureInfo> {
         let (running, ended) = {
             let state = lock(&self.state);
@@ -249,7 +250,7 @@ impl CaptureTable {
         })
     }
 
-    /// Takes a capture off the list of those that run, once, and frees what it held of others.
+    /// Removes a capture from the running ones, once, and frees what it held.
     pub(super) fn close(&self, running: &Running, info: CaptureInfo) {
         let keep = self.backend.limits().history as usize;
         let mut state = lock(&self.state);

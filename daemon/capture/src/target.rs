@@ -1,11 +1,10 @@
-//! Who a capture is about: from matchers to the processes and cgroups there are.
+//! The target of a capture: from matchers to existing processes and cgroups.
 //!
-//! What is found here lets the sampler leave out early what cannot belong to the capture; labels
-//! decide in the end. So the scope may hold more than is selected and never less: cgroups that are
-//! made while the capture runs are let through, for a service that is started again is the same
-//! service.
+//! The result lets the sampler skip early what cannot belong to the capture; labels decide in the
+//! end. So the scope may contain more than is selected but never less. Cgroups created while the
+//! capture runs are let through, because a restarted service is the same service.
 //!
-//! Reads cgroupfs and /proc: not to be called on the sampler's or the server's thread.
+//! Reads cgroupfs and /proc, so it must not be called on the sampler's or the server's thread.
 
 use cgroup::containers::Containers;
 use cgroup::{Cgroup, Hierarchy, Mode, living};
@@ -22,7 +21,7 @@ const CANDIDATES_MAX: usize = 10_000;
 /// there.
 const WATCHED_MAX: usize = 256;
 
-/// What can belong to a capture.
+/// Processes and cgroups that can belong to a capture.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scope {
     /// Processes; empty: any.
@@ -31,14 +30,14 @@ pub struct Scope {
     pub names: Vec<String>,
     /// cgroups; `None`: any.
     pub cgroups: Option<Cgroups>,
-    /// What must be there for the target to be there.
+    /// What must exist for the target to exist.
     pub presence: Presence,
 }
 
 /// cgroups of a scope.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cgroups {
-    /// Those there are.
+    /// Ids of the existing ones.
     pub ids: Vec<CgroupId>,
     /// Paths in the hierarchy: those that are made there or below belong to the scope.
     pub below: Vec<Vec<u8>>,
@@ -50,7 +49,7 @@ pub struct Cgroups {
 /// exists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Presence {
-    /// Processes with the time they started, as /proc tells it: a number may be used again.
+    /// Processes with their start time from /proc, because a pid may be reused.
     processes: Vec<(Pid, u64)>,
     /// Directories.
     cgroups: Vec<PathBuf>,
@@ -72,7 +71,7 @@ impl Presence {
     }
 }
 
-/// What of a target is gone.
+/// Which part of a target is gone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     /// All its processes ended: they do not come back.
@@ -81,14 +80,14 @@ pub enum Gone {
     Cgroups,
 }
 
-/// Where a target is looked for, and for whom.
+/// Where to look for a target, and for whom.
 #[derive(Clone, Copy)]
 pub struct Sight<'s> {
     /// The tree of cgroups.
     pub hierarchy: &'s Hierarchy,
-    /// Who containers are.
+    /// Metadata of containers.
     pub containers: &'s Containers,
-    /// What who asks must not be told: not even that it is there.
+    /// What the asker must not see, not even that it exists.
     pub withhold: &'s Withholding,
 }
 
@@ -99,7 +98,7 @@ impl Sight<'_> {
             .hides_labels(|label| cgroup.value(&told, label))
     }
 
-    /// Processes that may be told of.
+    /// True if the asker may see this process.
     fn sees(&self, pid: Pid) -> bool {
         if self.withhold.is_empty() {
             return true;
@@ -243,7 +242,7 @@ fn all_match(matchers: &[&LabelMatcher], text: &str) -> bool {
     matchers.iter().all(|matcher| matcher.matches(text))
 }
 
-/// Nothing has what the matchers ask for.
+/// The error when nothing matches.
 fn missing<'c>(
     what: &str,
     matchers: &[&LabelMatcher],

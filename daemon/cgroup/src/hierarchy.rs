@@ -1,8 +1,8 @@
-//! Finds the hierarchy that owns the `perf_event` controller: the one whose ids samples carry.
+//! Finds the hierarchy that owns the `perf_event` controller: samples have the ids of its cgroups.
 //!
 //! Sources: cgroups(7), cgroup_namespaces(7), proc_pid_mountinfo(5). A v1 hierarchy with the
-//! controller wins over cgroup2, and the kernel says so nowhere but in `/proc/PID/cgroup`: with
-//! the wrong tree every id would be found, under a wrong name.
+//! controller takes precedence over cgroup2, and only `/proc/PID/cgroup` shows that. With the wrong
+//! tree, every id would be found under a wrong name.
 
 use host::proc::Mount;
 use std::ffi::OsString;
@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 pub enum Mode {
     /// cgroup2 alone.
     Cgroup2,
-    /// cgroup2 beside v1 controllers; `perf_event` belongs to cgroup2.
+    /// cgroup2 together with v1 controllers; `perf_event` belongs to cgroup2.
     Hybrid,
     /// `perf_event` belongs to a v1 hierarchy.
     V1,
@@ -80,8 +80,8 @@ impl Hierarchy {
         hierarchy
     }
 
-    /// Decides from the text of `/proc/self/cgroup` and `/proc/self/mountinfo`. Says `whole` where
-    /// the mount does; only its inode proves it.
+    /// Decides from the text of `/proc/self/cgroup` and `/proc/self/mountinfo`. Sets `whole` if the
+    /// mount claims to be complete; only its inode proves it.
     pub fn parse(cgroup: &[u8], mountinfo: &[u8]) -> Hierarchy {
         let lines: Vec<CgroupLine<'_>> = cgroup_lines(cgroup).collect();
         let v1 = lines
@@ -197,9 +197,9 @@ fn prefix(root: &[u8]) -> Vec<u8> {
     if path == b"/" { Vec::new() } else { path }
 }
 
-/// Takes off the `/..` that lead out of the daemon's cgroup namespace. When the path leads to an
-/// ancestor below the root, names between are not known and the path is too short by them; unit and
-/// container, which stand at its end, are still right.
+/// Removes the `/..` that lead out of the daemon's cgroup namespace. If the path leads to an
+/// ancestor below the root, the names in between are unknown and missing from it; unit and
+/// container, which are at its end, are still right.
 fn climb(path: &[u8]) -> Vec<u8> {
     let mut path = path;
     while let Some(rest) = path.strip_prefix(b"/..") {

@@ -1,12 +1,12 @@
-//! What a cgroup path says: systemd slice and unit, container, runtime, pod.
+//! Derives labels from a cgroup path: systemd slice and unit, container, runtime, pod.
 //!
-//! Pure text work, no look-ups: the runtimes' naming habits are stable, their sockets are neither
-//! stable nor ours to open. Any user who may create a cgroup may choose its name, so a label is
-//! given only to names made of the characters the owner of that name space uses; what looks else
-//! gets no label, never a wrong one of strange characters. The innermost name wins: a service in a
-//! container on a node that is a container itself belongs to the last of them.
+//! Works on text only: the runtimes' naming schemes are stable, but their sockets are neither
+//! stable nor always accessible. Any user who can create a cgroup can choose its name, so a label
+//! is set only if the name consists of the characters that the owner of that name space uses; any
+//! other name gets no label rather than a wrong one. The innermost name wins: a service in a
+//! container on a node that is itself a container gets the labels of the innermost.
 
-/// What a path says. Absent where it does not.
+/// Labels from a path; absent if it does not have them.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Labels {
     /// Innermost systemd slice: `system.slice`, `app.slice`.
@@ -16,8 +16,8 @@ pub struct Labels {
     pub unit: Option<Box<str>>,
     /// Container id as its runtime prints it, in full; a name where the runtime has names.
     pub container: Option<Box<str>>,
-    /// `docker`, `containerd`, `cri-o`, `podman`, `lxc`, `systemd-nspawn`; absent where the path
-    /// tells a container but not who runs it.
+    /// `docker`, `containerd`, `cri-o`, `podman`, `lxc`, `systemd-nspawn`; absent if the path shows
+    /// a container but not its runtime.
     pub runtime: Option<&'static str>,
     /// Kubernetes pod uid, with hyphens.
     pub pod_uid: Option<Box<str>>,
@@ -37,7 +37,7 @@ const PREFIXES: &[(&str, &str)] = &[
     ("libpod", "podman"),
 ];
 
-/// Directories whose children are containers of a runtime, named by their full id.
+/// Directories with a runtime's containers as children, named by their full id.
 const PARENTS: &[(&str, &str)] = &[
     ("docker", "docker"),
     ("moby", "docker"),
@@ -109,8 +109,8 @@ fn unit_name(name: &str) -> Option<&str> {
     (fits && name.bytes().all(valid)).then_some(name)
 }
 
-/// Takes apart runc's `SLICE:PREFIX:NAME`, which becomes a directory where the runtime believes in
-/// systemd and runc does not: (slice, (prefix, name)).
+/// Splits runc's `SLICE:PREFIX:NAME` into (slice, (prefix, name)). It becomes the name of a
+/// directory if the runtime is set to systemd but runc is not.
 fn split_colons(name: &str) -> (&str, Option<(&str, &str)>) {
     let mut parts = name.splitn(3, ':');
     match (parts.next(), parts.next(), parts.next()) {

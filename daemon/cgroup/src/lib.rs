@@ -1,10 +1,10 @@
-//! Cgroup id → path → slice, unit, container, pod.
+//! Maps cgroup ids to paths, and paths to slice, unit, container and pod.
 //!
-//! Samples carry the id of the cgroup in the hierarchy that owns `perf_event`; the id is the inode
-//! number of its directory and is not used again within a boot, so it is the key: a path used again
-//! is a new cgroup. Names come from a walk of the mounted tree at start, from `PERF_RECORD_CGROUP`
-//! as cgroups are created, from another walk when an id is unknown, and at last from
-//! `/proc/PID/cgroup`. Names of removed cgroups stay, since their samples do.
+//! Samples have the id of the cgroup in the hierarchy that owns `perf_event`. The id is the inode
+//! number of its directory and is not reused within a boot, so it is the key: a reused path is a
+//! new cgroup. Names come from a walk of the mounted tree at start, from `PERF_RECORD_CGROUP` as
+//! cgroups are created, from another walk when an id is unknown, and finally from
+//! `/proc/PID/cgroup`. Names of removed cgroups are kept, because their samples are.
 //!
 //! Owned by the symbolizer thread: everything here may block on small reads of cgroupfs and /proc.
 #![forbid(unsafe_code)]
@@ -39,18 +39,18 @@ pub const CGROUPS_BYTES_MAX: usize = 16 << 20;
 /// milliseconds; a fork bomb of cgroups shall not make it a habit.
 pub const WALK_INTERVAL_MIN: Duration = Duration::from_secs(1);
 
-/// Walks that an unknown id may start before it is given up. Ids of cgroups removed before the
-/// daemon saw them are unknown for ever.
+/// Most walks that an unknown id may start. Ids of cgroups that were removed before the daemon saw
+/// them stay unknown forever.
 const TRIES_MAX: u8 = 3;
 
-/// How long the path of a process is believed where ids tell nothing. Long enough to read it once
-/// a window, short enough that a pid used again is soon told apart.
+/// How long the path of a process is cached if samples have no ids. Long enough to read it once a
+/// window, short enough that a reused pid is noticed soon.
 const PID_PATH_TTL: Duration = Duration::from_secs(5);
 
-/// Most processes whose paths are kept where ids tell nothing.
+/// Most processes with cached paths if samples have no ids.
 const PID_PATHS_MAX: usize = 8192;
 
-/// What these take at most. Unit: bytes; 512 each.
+/// Most memory for these. Unit: bytes; 512 each.
 const PID_PATHS_BYTES_MAX: usize = 4 << 20;
 
 /// Longest path kept. Unit: bytes of its text. Those of containers in pods have 250. What is longer
@@ -61,13 +61,13 @@ pub const PATH_BYTES_MAX: usize = 1024;
 /// A cgroup.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cgroup {
-    /// Its id; 0 where ids tell nothing and the path comes from `/proc/PID/cgroup`.
+    /// Its id; 0 if samples have no ids and the path comes from `/proc/PID/cgroup`.
     pub id: CgroupId,
     /// Path from the root of the hierarchy, `/` for the root itself. Bytes that are not UTF-8 stand
     /// as `\xNN`; other strange characters are kept and escaped at the edges. An id without a name
     /// has `[unknown cgroup ID]`, which no path can be.
     pub path: Box<str>,
-    /// What the path says.
+    /// Labels from the path.
     pub labels: Labels,
 }
 
@@ -91,13 +91,13 @@ impl Cgroup {
         }
     }
 
-    /// What it takes in memory. Unit: bytes.
+    /// Its memory. Unit: bytes.
     fn heap_bytes(&self) -> usize {
         let texts = self.pairs().map(|(_, value)| value.len());
         size_of::<Entry>() + texts.sum::<usize>()
     }
 
-    /// The value of a label: its own, or else what its container's runtime told.
+    /// The value of a label: its own, or else the one that its container's runtime reported.
     pub fn value<'v>(&'v self, told: &'v Metadata, label: &str) -> Option<&'v str> {
         let own = self.pairs().find(|(name, _)| *name == label);
         let found = own.or_else(|| told.pairs().find(|(name, _)| *name == label));
@@ -110,8 +110,8 @@ impl Cgroup {
     }
 }
 
-/// Every cgroup whose directory is there now, with its path as bytes, within the bounds of a walk.
-/// Reads cgroupfs; empty where it cannot be seen.
+/// Lists every cgroup that exists now, with its path as bytes, within the bounds of a walk. Reads
+/// cgroupfs; empty if it is not visible.
 pub fn living(hierarchy: &Hierarchy) -> Vec<(Cgroup, Vec<u8>)> {
     let Some(mount) = &hierarchy.mount else {
         return Vec::new();
@@ -142,12 +142,12 @@ fn text(id: CgroupId, path: &[u8]) -> String {
     text
 }
 
-/// What the table did; shown as metrics.
+/// Counters of the table, shown as metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct CgroupStats {
     /// Cgroups in the table now, removed ones included.
     pub known: u64,
-    /// What they take. Unit: bytes.
+    /// Their memory. Unit: bytes.
     pub bytes: u64,
     /// Entries of the table for removed cgroups and ids without a name.
     pub gone: u64,
@@ -173,7 +173,7 @@ struct Entry {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Its directory was there at the last walk, or it was told since. With the walk's number.
+    /// Its directory existed at the last walk, or was announced since. With the number of the walk.
     Living(u64),
     /// Its directory was not there at the last walk.
     Removed,
@@ -187,7 +187,7 @@ pub struct CgroupTable {
     hierarchy: Hierarchy,
     proc_root: PathBuf,
     entries: HashMap<u64, Entry>,
-    /// Where ids tell nothing: cgroups by process, and when each was read.
+    /// For samples without ids: cgroups by process, and when each was read.
     by_pid: HashMap<u32, (Cgroup, MonotonicTime)>,
     /// What `entries` and `by_pid` take. Unit: bytes.
     bytes: [usize; 2],
@@ -222,7 +222,7 @@ impl CgroupTable {
         table
     }
 
-    /// Has containers asked for here.
+    /// Sets where metadata of containers is looked up.
     pub fn set_containers(&mut self, containers: Containers) {
         self.containers = containers;
     }
@@ -232,8 +232,8 @@ impl CgroupTable {
         &self.containers
     }
 
-    /// Takes note of the containers among these cgroups, with a process of each; waits a moment for
-    /// what is told of new ones. See [`Containers::meet`].
+    /// Registers the containers among these cgroups, with a process of each, and waits briefly for
+    /// metadata of new ones. See [`Containers::meet`].
     pub fn meet(&mut self, seen: impl IntoIterator<Item = (CgroupId, Pid)>) {
         let mut met: Vec<(Box<str>, Option<&'static str>)> = Vec::new();
         for (id, pid) in seen {
@@ -253,7 +253,7 @@ impl CgroupTable {
         &self.hierarchy
     }
 
-    /// What the table did.
+    /// Counters of the table.
     pub fn stats(&self) -> CgroupStats {
         let gone = self
             .entries
@@ -268,7 +268,7 @@ impl CgroupTable {
         }
     }
 
-    /// Takes the name of a new cgroup from `PERF_RECORD_CGROUP`: path from the root of the
+    /// Stores the name of a new cgroup from `PERF_RECORD_CGROUP`: its path from the root of the
     /// hierarchy, whatever namespace the daemon is in.
     pub fn note_created(&mut self, id: CgroupId, path: &[u8]) {
         // `//enomem` and `//toolong` stand where the kernel could not write the path.
@@ -277,8 +277,8 @@ impl CgroupTable {
         }
     }
 
-    /// The cgroup of an id, as it was named when it lived. `hint` is a process seen in it; it helps
-    /// where the tree cannot be seen, or ids tell nothing (id 0, or [`Mode::None`]).
+    /// The cgroup of an id, by its last known name. `hint` is a process seen in it; it helps if the
+    /// tree is not visible, or samples have no ids (id 0, or [`Mode::None`]).
     ///
     /// May walk the tree or read `/proc/PID/cgroup`, neither more than the bounds above allow.
     pub fn get(&mut self, id: CgroupId, hint: Option<Pid>) -> &Cgroup {

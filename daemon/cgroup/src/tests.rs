@@ -1,4 +1,4 @@
-//! The table of cgroups: names, walks of the hierarchy and its bounds.
+//! Tests the table of cgroups: names, walks of the hierarchy and its bounds.
 
 use super::*;
 use std::fs;
@@ -211,7 +211,7 @@ fn a_process_names_a_cgroup_that_cannot_be_seen_but_never_a_wrong_one() {
         path(&mut part, CgroupId(93_000_001), Some(8), 0),
         "[unknown cgroup 93000001]"
     );
-    // The whole tree is mounted and has no such directory.
+    // The complete tree is mounted and has no such directory.
     let mut whole = fake.table(Mode::Cgroup2, true, 100);
     assert_eq!(
         path(&mut whole, far, Some(7), 0),

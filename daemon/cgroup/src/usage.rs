@@ -1,20 +1,20 @@
-//! CPU time of cgroups as the kernel itself counts it, for each window: what the samples of a
-//! window are held against.
+//! CPU time of cgroups in each window as counted by the kernel. The samples of a window are
+//! compared with it.
 //!
-//! Sources: `usage_usec` of `cpu.stat` (cgroup-v2.rst), which every cgroup2 directory has, with or
-//! without the controller; `cpuacct.usage` where `perf_event` is on v1; for the root what the host
-//! as a whole used, user and system time of its `cpu.stat` (steal is no CPU time of ours) or of
-//! `/proc/stat`. All of them count a cgroup with everything below it.
+//! Sources: `usage_usec` of `cpu.stat` (cgroup-v2.rst), which every cgroup2 directory has even
+//! without the controller; `cpuacct.usage` if `perf_event` is on v1; for the root, the usage of all
+//! of the host: user and system time from its `cpu.stat` (steal is not CPU time of this host) or
+//! from `/proc/stat`. All of them count a cgroup with everything below it.
 //!
-//! A window is over before it can be read, sometimes long before, when the daemon was stopped. So
-//! time is laid straight between two readings, and a window gets what lies within it. Where the
-//! reading is late because nothing could be sampled until then, more is known: what was sampled
-//! stays where it was sampled, and the rest was used while samples were lost ([`Blind`]). If a
-//! cgroup had no samples since its last reading, all that it used since belongs to the window that
-//! brought some.
+//! A window can be read only after it has ended, sometimes long after, when the daemon was stopped.
+//! So usage is interpolated linearly between two readings, and a window gets the part within it. If
+//! the reading is late because nothing could be sampled, more is known: sampled time stays where it
+//! was sampled, and the rest was used while samples were lost ([`Blind`]). If a cgroup had no
+//! samples since its last reading, all of its usage since then belongs to the window that has
+//! samples again.
 //!
-//! Threads: the symbolizer's alone; [`Meters::close`] blocks on small reads of cgroupfs,
-//! [`READS_MAX`] of them and [`TIME_MAX`] at most.
+//! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`] small
+//! reads of cgroupfs, for at most [`TIME_MAX`].
 
 use super::Hierarchy;
 use super::hierarchy::Mode;
@@ -59,7 +59,7 @@ const FILE_BYTES_MAX: u64 = 4096;
 /// A reading this long after the end of its window may be late because of a loss.
 const LATE: Duration = Duration::from_secs(1);
 
-/// What `/proc/stat` counts in. The kernel has had this fixed towards programs since 2.6.
+/// Unit of `/proc/stat`. The kernel has kept it fixed for programs since 2.6.
 const NS_PER_TICK: u64 = 10_000_000;
 
 /// CPU time of one cgroup and all below it in one window.
@@ -102,18 +102,18 @@ pub struct ClosedWindow {
     pub blind: Blind,
 }
 
-/// What the meters did; shown as metrics.
+/// Counters of the meters, shown as metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct UsageStats {
     /// Readings.
     pub reads: u64,
     /// Cgroups that had samples in a window and no reading.
     pub unmeasured: u64,
-    /// Those of the unmeasured cgroups that were left out at a bound on readings.
+    /// Unmeasured cgroups that were left out because of a bound on readings.
     pub over_bound: u64,
-    /// Cgroups whose last reading was dropped because there were too many.
+    /// Cgroups with a last reading that was dropped because there were too many.
     pub evicted: u64,
-    /// CPU time of the whole host in the windows that were measured. Unit: nanoseconds.
+    /// CPU time of the complete host in the measured windows. Unit: nanoseconds.
     pub host_ns: u64,
     /// The names of the cgroups, as their table last had them.
     pub names: CgroupStats,
@@ -181,8 +181,7 @@ impl Meters {
         }
     }
 
-    /// Takes a first reading of these cgroups and of the root, so that the first window is
-    /// measured.
+    /// Reads these cgroups and the root once, so that the first window is measured.
     pub fn start<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
         let started = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
@@ -215,7 +214,7 @@ impl Meters {
         }
     }
 
-    /// What the meters did.
+    /// Counters of the meters.
     pub fn stats(&self) -> UsageStats {
         self.stats
     }
@@ -277,8 +276,7 @@ impl Meters {
         accounts
     }
 
-    /// CPU time of a cgroup in a window, of which `taken` was sampled; `None` when it cannot be
-    /// told.
+    /// CPU time of a cgroup in a window in which `taken` was sampled; `None` if it is unknown.
     fn measure(
         &mut self,
         path: &str,
@@ -406,8 +404,8 @@ impl Meter {
         }
     }
 
-    /// What was used in a window, of which `taken` was sampled, `new` being a reading after it.
-    /// `None` when the first reading is much later than its start.
+    /// CPU time used in a window in which `taken` was sampled; `new` is a reading after it. `None`
+    /// if the first reading is much later than its start.
     fn within(&mut self, span: ClosedWindow, taken: u64, new: Option<Point>) -> Option<u64> {
         let ClosedWindow { start, end, blind } = span;
         let points = [self.anchor, self.last, new.unwrap_or(self.last)];
@@ -480,7 +478,7 @@ impl Source {
         Some((inode, (now, ns)))
     }
 
-    /// CPU time of the whole host, steal and idle left out.
+    /// CPU time of the complete host, without steal and idle.
     fn host(&mut self) -> Option<u64> {
         if self.hierarchy.whole
             && matches!(self.hierarchy.mode, Mode::Cgroup2 | Mode::Hybrid)
@@ -518,8 +516,8 @@ impl Source {
     }
 }
 
-/// CPU time of a cgroup2 directory and all below it since it was made; `None` where it tells none.
-/// Blocks on a small read.
+/// CPU time of a cgroup2 directory and all below it since it was created; `None` if it has no
+/// counter. Blocks on a small read.
 pub fn used_in(directory: &Path) -> Option<Duration> {
     let mut text = String::new();
     let mut file = File::open(directory.join("cpu.stat"))

@@ -1,9 +1,8 @@
-//! The commands of one stream: captures that were started for the collector, and what comes of
-//! them.
+//! The commands of one stream: captures started for the collector, and their results.
 //!
-//! A task a capture takes its messages to the stream. Where the stream is slow, progress is left
-//! out, and the profile waits with what makes it: nothing is stored here. A task that ends, or is
-//! ended, drops its end of the capture, which gives it up.
+//! One task per capture passes its messages to the stream. If the stream is slow, progress messages
+//! are skipped, and the profile waits in the capture that produces it: nothing is buffered here.
+//! When a task ends or is aborted, it drops its end of the capture, which cancels the capture.
 
 use super::{Control, ControlCounts, request};
 use capture::{Asker, Capturing};
@@ -24,8 +23,8 @@ use tonic::Status;
 /// over all who ask.
 pub const COMMANDS_MAX: usize = 8;
 
-/// Commands whose last report waits for the stream, with those that run. A collector that sends
-/// more and reads nothing is cut off.
+/// Most commands that run or whose last report waits for the stream. A collector that sends more
+/// and reads nothing is disconnected.
 const UNREAD_MAX: usize = 64;
 
 /// Longest word on who asks that goes into the peer of a capture. Unit: bytes.
@@ -116,7 +115,7 @@ impl<'c> Commands<'c> {
         self.tasks.is_empty()
     }
 
-    /// Done when a task has ended; for ever without one.
+    /// Completes when a task has ended; never completes without one.
     pub async fn one_ended(&mut self) {
         let ended = match self.tasks.join_next_with_id().await {
             Some(Ok((id, ()))) => id,
@@ -133,7 +132,7 @@ impl<'c> Commands<'c> {
     fn capture(&mut self, number: u64, request: CaptureRequest) {
         let asked = (who(&request.who), who(&request.event));
         let collector = self.control.exporter.collector();
-        // What it has proved, beside what it says.
+        // The fleet that the collector has proved to belong to, in addition to its own claims.
         let fleet = collector.fleet();
         let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
         let (request, asker) = match self.admit(request) {
@@ -171,7 +170,7 @@ impl<'c> Commands<'c> {
         self.running.insert(number, Running { cancel, task });
     }
 
-    /// What is captured and who asks, when they may.
+    /// The capture and the asker, if the policy allows it.
     fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
@@ -209,8 +208,7 @@ impl Drop for Commands<'_> {
     }
 }
 
-/// Who asks, in one line without anything that logs or terminals take for more than text.
-/// Text of a collector, within bounds and fit for a log.
+/// The asker, as one line of bounded plain text that is safe for logs and terminals.
 fn who(text: &str) -> String {
     let text = &text[..text.floor_char_boundary(WHO_BYTES_MAX)];
     text.chars().filter(|&c| !is_hostile(c)).collect()
@@ -229,7 +227,7 @@ fn refusal(number: u64, status: Status) -> ControlRequest {
     report(number, what)
 }
 
-/// Takes the messages of one capture to the stream.
+/// Forwards the messages of one capture to the stream.
 struct Pump {
     number: u64,
     out: mpsc::Sender<ControlRequest>,

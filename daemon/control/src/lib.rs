@@ -1,11 +1,10 @@
 //! Captures that a collector asks for: the agent connects to it with a stream of its own, so that
 //! no port is open on the host.
 //!
-//! A service on `fp-uplink` holds the stream open (`stream.rs`), on the connection of the exporter,
-//! and runs its commands (`commands.rs`) through [`Capturing`]: as a call on the host's own socket
-//! would. What a collector may ask is what that allows; nothing else is taken from it. A
-//! collector that is slow holds up its own captures alone, and one that goes away ends them.
-//! Without a collector in the configuration nothing of this exists.
+//! A service on `fp-uplink` keeps the stream open (`stream.rs`), on the exporter's connection, and
+//! runs its commands (`commands.rs`) through [`Capturing`], as calls on the host's own socket do. A
+//! collector can request only what that allows. A slow collector delays only its own captures, and
+//! one that disconnects ends them. Without a collector in the configuration none of this runs.
 #![forbid(unsafe_code)]
 
 mod commands;
@@ -28,7 +27,7 @@ use tokio::sync::watch;
 use tonic::Status;
 
 metrics::counted! {
-    /// What the stream to a collector came to. Counted since the start.
+    /// Counters of the stream to a collector since the start.
     #[derive(Clone)]
     pub struct ControlCounts;
     /// 1 while the collector can ask for captures.
@@ -60,7 +59,7 @@ pub struct Control {
 }
 
 impl Control {
-    /// One that is not connected yet.
+    /// Creates it without a connection.
     pub fn new(exporter: Arc<Exporter>, capturing: Arc<dyn Capturing>, policy: Policy) -> Control {
         Control {
             starts: exporter.outside(commands::COMMANDS_MAX),
@@ -78,7 +77,7 @@ impl Control {
         stream::run(&self).await;
     }
 
-    /// What is allowed from now on; captures that run go on.
+    /// Sets the policy from now on; running captures continue.
     pub fn allow(&self, policy: Policy) {
         *lock(&self.policy) = policy;
     }
@@ -92,13 +91,13 @@ impl Control {
         Ok(policy.bounded(request))
     }
 
-    /// Has the service end: when all that came of captures is with the collector, and by the
-    /// deadline whatever is left. Captures that still run then are given up.
+    /// Ends the service once the collector has all results of captures, or at the deadline.
+    /// Captures that still run then are dropped.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.stop.send_replace(Some(deadline));
     }
 
-    /// What it came to.
+    /// Its counters.
     pub fn counts(&self) -> &ControlCounts {
         &self.counts
     }

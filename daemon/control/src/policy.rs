@@ -1,10 +1,9 @@
-//! What a collector may command on this host: the host has the last word, and the collector cannot
-//! change it.
+//! The policy for commands of a collector: the host decides, and the collector cannot change it.
 //!
-//! A collector that somebody else has taken over asks for whatever hurts: probes on functions that
-//! every process calls, filters whose answers tell what is in memory, captures without end. So what
-//! is allowed is listed, by event, rate, duration and time per hour; all else is refused, in words
-//! that name the key.
+//! An attacker who has taken over a collector would request whatever hurts: probes on functions
+//! that every process calls, filters that reveal memory contents, captures without end. So allowed
+//! captures are listed by event, rate, duration and time per hour. Everything else is rejected with
+//! a message that names the key.
 
 use agent_config::{Captures, RemoteCaptures};
 use capture::event::{Event, RATE_HZ};
@@ -18,10 +17,10 @@ use tonic::Status;
 /// The time over which captures are added up.
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// What a capture counts for at least: each opens events on all CPUs and reads `/proc`.
+/// Smallest charge for a capture, because each opens events on all CPUs and reads `/proc`.
 const CHARGE_MIN: Duration = Duration::from_secs(10);
 
-/// What the configuration allows.
+/// The policy from the configuration.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Policy {
     level: RemoteCaptures,
@@ -151,7 +150,7 @@ fn event_of(request: &CaptureRequest) -> &str {
     }
 }
 
-/// What a request counts for.
+/// The charge for a request.
 pub fn charge(request: &CaptureRequest) -> Duration {
     Duration::from_nanos(request.duration_ns).max(CHARGE_MIN)
 }

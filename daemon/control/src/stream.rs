@@ -1,4 +1,4 @@
-//! Keeps a stream to the collector open, with back-off, and hands on what comes over it.
+//! Keeps a stream to the collector open, with back-off, and passes on its commands.
 
 use super::commands::{CommandError, Commands};
 use super::{Control, request};
@@ -111,8 +111,8 @@ pub async fn run(control: &Control) {
             return;
         };
         let reason = bounded(&with_causes(&error));
-        // A collector that is away is told each minute at most by the exporter; here once for each
-        // reason.
+        // The exporter already logs each minute that the collector is away; here it is logged once
+        // per reason.
         if welcomed || reason != logged {
             tracing::info!(
                 reason,
@@ -142,8 +142,8 @@ fn bounded(reason: &str) -> String {
     plain.take(300).collect()
 }
 
-/// One stream, until it ends, or until the daemon stops and all is said. What was asked for over it
-/// ends with it.
+/// Runs one stream until it ends, or until the daemon stops and everything was sent. Captures
+/// requested over it end with it.
 async fn run_stream(control: &Control, welcomed: &mut bool) -> Result<(), StreamError> {
     let connection = control.exporter.connection();
     let link = tokio::select! {
@@ -181,7 +181,7 @@ async fn run_stream_on(
     tracing::debug!(collector = %control.exporter.collector(), "the control stream is open");
     let mut commands = Commands::new(control, out.clone());
     let mut heard = Instant::now();
-    // What is said beside reports: it must not wait for their room.
+    // Messages other than reports: they must not wait for room.
     let (mut pong, mut new_facts) = (None, false);
     let mut ends = false;
     loop {
@@ -196,7 +196,7 @@ async fn run_stream_on(
                     // What makes captures refuses those that come while it stops.
                     Some(CollectorMessage::Command(command)) => commands.take(command)?,
                     Some(CollectorMessage::Ping(ping)) => {
-                        // If two came, the answer to the newer tells the time just as well.
+                        // If two came, the answer to the newer one is enough.
                         pong = Some(ping.number);
                         new_facts = control.exporter.facts_version() != facts;
                     }

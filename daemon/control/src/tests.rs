@@ -1,4 +1,5 @@
-//! The control stream to a collector: what it may ask, what it gets, and what a bad one costs.
+//! Tests the control stream: what a collector may request, what it gets, and what a bad collector
+//! costs.
 
 use super::Control;
 use super::commands::{CommandError, Commands};

@@ -1,4 +1,4 @@
-//! Which builds to ask for, and when again.
+//! The queue of build ids to fetch, and when to retry each.
 
 use std::collections::{HashMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -17,32 +17,32 @@ const ABSENT: Duration = Duration::from_secs(30);
 /// See [`ABSENT`].
 const ABSENT_MAX: Duration = Duration::from_secs(3600);
 
-/// The same where not all servers could be asked.
+/// The same if not all servers could be reached.
 const UNAVAILABLE: Duration = Duration::from_secs(60);
 
-/// The same where a server had something that is of no use: it would be downloaded again.
+/// The same if a server had an unusable file, because it would be downloaded again.
 const REFUSED: Duration = Duration::from_secs(86_400);
 
-/// What came of asking.
+/// Result of the query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FetchOutcome {
     /// It is here.
     Kept,
     /// No server has it.
     Absent,
-    /// Not all servers could be asked.
+    /// Not all servers could be reached.
     Unavailable,
-    /// What servers have is of no use, or has no room.
+    /// The servers' files are unusable, or there is no room for them.
     Refused,
 }
 
-/// What is known of a build without symbols.
+/// State of a build without symbols.
 enum State {
     /// It waits, or is being fetched, and no server had it so often.
     Waiting(u32),
     /// No server had it so often; it is not asked for before.
     Absent(u32, Instant),
-    /// The same of one that servers could not be asked for, or had nothing of use of.
+    /// The same for a build that could not be requested, or without a usable file.
     Later(u32, Instant),
 }
 

@@ -1,10 +1,9 @@
 //! Fetches separate debug files from debuginfod servers: by build id, one file at a time, within
 //! bounds.
 //!
-//! Nobody waits for it: a thread asks, and what it brings is there for the next look. A server that
-//! is away, slow or wrong is left alone for a while, longer each time. What a server sends is
-//! written to a file of the caller and is a stranger's: whoever reads it checks that it is of the
-//! build asked for.
+//! Nobody waits for it: a thread fetches, and the next lookup finds the result. A server that is
+//! down, slow or wrong is left alone for a while, longer each time. Downloads go to a file of the
+//! caller and are untrusted: the reader must check that the file is of the requested build.
 #![forbid(unsafe_code)]
 
 mod fetch_queue;
@@ -25,7 +24,7 @@ const CONNECT_MAX: Duration = Duration::from_secs(10);
 /// them up to a minute.
 const ANSWER_MAX: Duration = Duration::from_secs(90);
 
-/// Time for a whole file. 1 GiB in this time are 1.7 MiB/s.
+/// Time for a complete file. 1 GiB in this time is 1.7 MiB/s.
 const FILE_MAX: Duration = Duration::from_secs(600);
 
 /// Most redirections of one request.
@@ -65,13 +64,13 @@ enum FetchError {
     Stopped,
 }
 
-/// What one server has of a build.
+/// One server's answer about a build.
 enum Answer {
     /// A file, of so many bytes, which was written.
     File(u64),
-    /// Nothing.
+    /// It has no file.
     Absent,
-    /// One that is larger than may be.
+    /// The file is larger than allowed.
     TooLarge,
 }
 
@@ -148,10 +147,10 @@ impl Servers {
         rests.min().unwrap_or_default()
     }
 
-    /// Fetches the debug file of a build to `to`, which is made or emptied, from the first server
-    /// whose file is taken: `take` is told how many bytes it has, and says why it is of no use. A
-    /// server that has no such file, or one that is of no use, does not keep the next one from
-    /// being asked. `stopped` is asked now and then; blocks meanwhile.
+    /// Fetches the debug file of a build into `to`, which is created or emptied, from the first
+    /// server with an acceptable file: `take` gets the file's size and returns why the file is
+    /// unusable. A server without the file, or with an unusable one, does not prevent asking the
+    /// next one. `stopped` is checked now and then. Blocks.
     pub fn fetch(
         &mut self,
         build_id: &str,

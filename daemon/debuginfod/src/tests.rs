@@ -1,4 +1,4 @@
-//! Servers that answer as they should, and all the others.
+//! Tests servers that answer correctly, and all kinds that do not.
 
 use super::*;
 use std::io::{BufRead, BufReader};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 const ID: &str = "0123456789abcdef0123456789abcdef01234567";
 
-/// A server whose connections are answered by this; how often it was asked.
+/// A server that answers connections with this function, and the count of requests.
 fn server(answer: impl Fn(&str, &mut TcpStream) + Send + 'static) -> (String, Arc<AtomicUsize>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());

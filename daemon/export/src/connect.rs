@@ -1,5 +1,5 @@
-//! The connection to the collector, for all that goes over it: windows, captures and pins. The one
-//! place that knows of certificates.
+//! The connection to the collector, shared by windows, captures and pins. Only this module deals
+//! with certificates.
 
 use ::identity::{Changes, Dialer, HostMember};
 use host::sync::lock;
@@ -48,8 +48,8 @@ impl fmt::Display for Target {
     }
 }
 
-/// Which membership a connection was made for, and where its collector is; none for a collector
-/// that the configuration names.
+/// The membership of a connection, and its collector's address; `None` for a collector from the
+/// configuration.
 type Destination = Option<(u64, String)>;
 
 impl Target {
@@ -60,8 +60,8 @@ impl Target {
         Some((member.joined(), member.address().unwrap_or_default()))
     }
 
-    /// The fleet as whose collector it proves itself, by certificate; none for one that the
-    /// configuration names, which proves nothing.
+    /// The fleet that the collector proved to belong to, by its certificate; `None` for a collector
+    /// from the configuration, which proves nothing.
     pub fn fleet(&self) -> Option<String> {
         match self {
             Target::Configured(_) => None,
@@ -69,7 +69,7 @@ impl Target {
         }
     }
 
-    /// Tells of each change of the membership.
+    /// Notifies of each change of the membership.
     fn changes(&self) -> Option<Changes> {
         match self {
             Target::Configured(_) => None,
@@ -105,16 +105,16 @@ pub enum ConnectError {
     /// The collector cannot be reached.
     #[error("failed to connect")]
     Unreachable(#[source] Arc<tonic::transport::Error>),
-    /// Nobody answers.
+    /// There was no answer in time.
     #[error("failed to connect within {} s", CONNECT_MAX.as_secs())]
     Late,
 }
 
 /// The one connection to the collector: every service has its streams on it.
 ///
-/// It is made when a service asks for it, and then by one of them at a time, with one back-off for
-/// all. A service whose stream shows that the connection is broken gives it up: the next stream
-/// goes over a new one, and streams of others stay where they are until they end.
+/// It is opened when a service needs it, by one service at a time, with one back-off for all. A
+/// service that finds the connection broken drops it: the next stream uses a new one, and streams
+/// of other services stay on the old one until they end.
 pub struct Connection {
     target: Target,
     /// Connects where the thread of the services may not.
@@ -149,7 +149,7 @@ struct Attempts {
 }
 
 impl Connection {
-    /// One that is not made yet.
+    /// Creates it unconnected.
     pub fn new(target: Target, dialer: Option<Dialer>) -> Connection {
         Connection {
             target,
@@ -260,7 +260,7 @@ impl Connection {
         }
     }
 
-    /// Has the next stream go over another connection, if nobody has seen to that yet.
+    /// Makes the next stream use another connection, unless that was already done.
     pub fn give_up(&self, link: &Link) {
         let mut newest = lock(&self.link);
         if newest

@@ -1,7 +1,8 @@
 //! The spool's files: segments of windows, their acknowledgements, the lock.
 //!
-//! A segment (see [`segment`]) is one generation of a dictionary; its header says whose windows
-//! they are. Acknowledgements stand in a file beside, eight bytes each: lost ones cost a repeat.
+//! A segment (see [`segment`]) is one generation of a dictionary; its header says which host and
+//! boot its windows belong to. Acknowledgements are in a separate file, eight bytes each. A lost
+//! acknowledgement only costs a repeated upload.
 
 use super::gaps_file::GapsFile;
 use super::identity::Identity;
@@ -48,7 +49,8 @@ impl Dir {
         self.dir.ids(SEGMENT.extension)
     }
 
-    /// When a segment was last written to, as far as the disk tells. Unit: nanoseconds since 1970.
+    /// When a segment was last written to, according to the file system. Unit: nanoseconds since
+    /// 1970.
     pub fn modified_unix_ns(&self, id: u64) -> Option<i64> {
         self.dir.modified_unix_ns(&SEGMENT, id)
     }
@@ -76,7 +78,7 @@ impl Dir {
         self.dir.create(&SEGMENT, id, &facts(identity), &none)
     }
 
-    /// Opens a segment that this run made to append to it again, behind `len` whole bytes.
+    /// Opens a segment created by this run to append to it again, after `len` valid bytes.
     pub fn reopen(&self, id: u64, len: u64) -> io::Result<SegmentFile> {
         self.dir.reopen(&SEGMENT, id, len)
     }
@@ -129,8 +131,9 @@ impl Dir {
 
     /// Looks through a segment: headers only, and the last payload of the newest.
     ///
-    /// What ends early or makes no sense at the end of the newest segment was being written when
-    /// the daemon or the machine died. Elsewhere it is damage. It is cut off, and damage told once.
+    /// An incomplete or invalid end of the newest segment was being written when the daemon or the
+    /// machine died. In any other segment it is damage. The invalid end is cut off, and damage is
+    /// reported once.
     ///
     /// # Errors
     /// When it is of another version, or the disk does not answer.
@@ -168,7 +171,7 @@ impl Dir {
 /// What is in a segment.
 #[derive(Debug, Default)]
 pub struct Scanned {
-    /// Whose windows; none when not even that can be read.
+    /// Owner of the windows; `None` if not even that can be read.
     pub identity: Option<Identity>,
     /// Its records in order, and whether the collector has each.
     pub records: Vec<(FoundRecord, bool)>,

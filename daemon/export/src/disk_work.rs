@@ -1,9 +1,8 @@
-//! What a session has done at the disk, elsewhere: a window is read, and before it is noted what is
-//! done with.
+//! Disk work of a session, done off its thread: acknowledgements are noted, then a window is read.
 //!
-//! Acknowledgements wait for the next read, [`NOTES_AGE_MAX`] at most: one that is lost with the
-//! daemon costs a repeat, and a thread that wakes for each costs more. One piece of work at a time,
-//! over all sessions.
+//! Acknowledgements wait for the next read, for at most [`NOTES_AGE_MAX`]: losing one with the
+//! daemon only costs a repeat, and waking a thread for each would cost more. All sessions together
+//! have one piece of work in progress.
 
 use super::gaps::SpoolGap;
 use super::identity::Identity;
@@ -27,14 +26,14 @@ pub struct Found {
     pub picked: Picked,
     /// It, in ids of the [latest](Readers::latest) reader's tables.
     pub window: Window,
-    /// What it tells of windows before it.
+    /// The gap before it, which is sent with it.
     pub gap: Option<SpoolGap>,
 }
 
 /// Work under way: brings the readers back.
 pub type DiskWork = Pin<Box<dyn Future<Output = (Readers, Option<Found>)> + Send>>;
 
-/// What is to be noted on disk.
+/// Notes to write to disk.
 #[derive(Default)]
 pub struct Notes {
     list: Vec<Note>,
@@ -49,8 +48,8 @@ struct Note {
 }
 
 impl Exporter {
-    /// Has notes written, and a window read for the stream's dictionary of this epoch, if one is
-    /// picked. `own`: it is one of this host and boot.
+    /// Writes notes, and reads a window for the stream's dictionary of this epoch, if one is
+    /// picked. `own`: it belongs to this host and boot.
     pub(super) fn at_disk(
         &self,
         mut readers: Readers,
@@ -113,8 +112,8 @@ fn read(
 }
 
 impl ExportState {
-    /// Has it noted on disk that records do not wait any more, or that their whole segment does
-    /// not: at once, for that gives room.
+    /// Notes on disk that records do not wait any more, or at once that a complete segment does
+    /// not, because that frees room.
     pub(super) fn note(&self, done: Done, records: Vec<u32>) {
         self.note_gaps(if done.remove {
             Duration::ZERO
@@ -124,7 +123,7 @@ impl ExportState {
         lock(&self.notes).list.push(Note { done, records });
     }
 
-    /// Has notes and gaps written within this time.
+    /// Writes notes and gaps within this time.
     pub(super) fn note_gaps(&self, within: Duration) {
         let by = Instant::now() + within;
         let mut notes = lock(&self.notes);

@@ -1,9 +1,9 @@
-//! Gaps: windows that were given up, by cause, until the collector has been told of them.
+//! Gaps: dropped windows, by cause, until the collector has been informed.
 //!
-//! A gap travels with a window: it is bound to the window it was first sent with, so that a repeat
-//! of the window says the same; a bound gap never changes. Both are kept beside the segments over
-//! restarts, with what a run that is killed cannot say any more: which windows it has in memory
-//! only, and that it has not come to its end.
+//! A gap is sent with a window and stays bound to the window with which it was first sent, so that
+//! a repeat of the window says the same; a bound gap never changes. Gaps are stored next to the
+//! segments across restarts, together with what a killed run can no longer report: which windows it
+//! has only in memory, and that it has not ended properly.
 
 use segment::window::WindowHeader;
 use std::fmt::Write;
@@ -80,7 +80,7 @@ impl SpoolGap {
         }
     }
 
-    /// Takes in another one.
+    /// Adds another one.
     pub(super) fn widen(&mut self, other: &SpoolGap) {
         self.start_unix_ns = self.start_unix_ns.min(other.start_unix_ns);
         self.end_unix_ns = self.end_unix_ns.max(other.end_unix_ns);
@@ -106,7 +106,7 @@ pub(super) struct Gaps {
     saved_memory: Option<SpoolGap>,
 }
 
-/// What the file says of the run that wrote it.
+/// The file's record of the run that wrote it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Earlier {
     /// It was of this boot and did not come to its end.
@@ -171,12 +171,12 @@ impl Gaps {
         self.changed |= self.pending.len() != before;
     }
 
-    /// The window will not come: another has to tell.
+    /// The window will not be sent: another one has to report the gap.
     pub fn release(&mut self, sequence: u64) {
         self.release_unless(|at| at != sequence);
     }
 
-    /// Unbinds all gaps whose window does not wait any more.
+    /// Unbinds all gaps bound to a window that does not wait any more.
     pub fn release_unless(&mut self, waits: impl Fn(u64) -> bool) {
         let gone = |(_, at): &mut (SpoolGap, Option<u64>)| at.is_some_and(|at| !waits(at));
         let released: Vec<_> = self.pending.extract_if(.., gone).collect();
@@ -185,7 +185,7 @@ impl Gaps {
         }
     }
 
-    /// What was given up since the boot.
+    /// What was dropped since the boot.
     pub fn totals(&self) -> Totals {
         self.totals
     }
@@ -241,9 +241,9 @@ impl Gaps {
         text
     }
 
-    /// Takes in what an earlier run had saved. Lines that make no sense are passed over; totals
-    /// count only when they are of this boot, and so do the windows that gaps travel with: those of
-    /// other boots are sent without.
+    /// Loads what an earlier run saved. Lines that make no sense are skipped. Totals count only if
+    /// they are of this boot. Gaps stay bound only to windows of this boot; other windows are sent
+    /// without.
     pub fn load(&mut self, text: &str, boot: &str) -> Earlier {
         let mut earlier = Earlier::default();
         let mut lines = text.lines();

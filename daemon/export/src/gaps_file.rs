@@ -1,12 +1,12 @@
-//! The file of gaps: written whole or not at all, on a full disk into space that was reserved
-//! before.
+//! The file of gaps: it is replaced atomically, even on a full disk, by using space reserved
+//! earlier.
 //!
-//! Usually the text goes to a new file that is renamed. When that fails it goes to one of two slots
-//! of `gaps.reserve`, which has had its blocks since the daemon first found room for them: where a
-//! file is changed in place that takes no new ones. On file systems that copy on write nothing is
-//! reserved, and a disk that is full to the last byte may refuse it all the same. Each text has a
-//! version, so that the newest of the three is read; a slot has a checksum, and the one not written
-//! last stays complete when a write is torn.
+//! Usually the text goes to a new file that is renamed. If that fails, it goes to one of two slots
+//! of `gaps.reserve`, which were allocated when the daemon first found room for them, so that a
+//! file system that changes files in place needs no new blocks. On copy-on-write file systems
+//! nothing is reserved, and a completely full disk may still fail. Each text has a version, and the
+//! newest of the three is read. A slot has a checksum, and a torn write leaves the other slot
+//! complete.
 
 use host::private_dir::options;
 use std::fs::File;
@@ -41,7 +41,7 @@ pub struct GapsFile {
 }
 
 impl GapsFile {
-    /// That of a directory; nothing is read or made yet.
+    /// Creates it for a directory, without reading or writing anything.
     pub fn new(base: &Path) -> GapsFile {
         GapsFile {
             base: base.to_path_buf(),
@@ -82,7 +82,7 @@ impl GapsFile {
         Some((version.unwrap_or(0), text))
     }
 
-    /// Saves a text: whole or not at all.
+    /// Saves a text atomically.
     ///
     /// # Errors
     /// When neither the disk nor the reserve takes it.

@@ -1,11 +1,11 @@
-//! Who this host is to the collector, and what the collector is told of it.
+//! The identity and facts of this host that the collector receives.
 
 use host::facts::Environment;
 use proto::collector as wire;
 use std::path::Path;
 
-/// What the machine id is hashed with. The machine id itself is a secret of the host
-/// (machine-id(5)): nobody who sees our id can tell it, or match it with the ids of other programs.
+/// Context with which the machine id is hashed. The machine id itself is a secret of the host
+/// (machine-id(5)): nobody can derive it from our id, or match it with the ids of other programs.
 const HOST_ID_CONTEXT: &str = "fleetprof 2026-11-21 host id of exported windows";
 
 /// Longest host id. Unit: bytes; the protocol's bound.
@@ -21,7 +21,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// That of this machine; `configured` goes before what it is derived from.
+    /// The id of this machine; `configured` takes precedence over the derived one.
     pub fn of_this_host(configured: Option<&str>, hostname: &str) -> Identity {
         Identity::read(Path::new("/"), configured, hostname)
     }
@@ -81,7 +81,7 @@ fn parse_uuid(text: &str) -> Option<[u8; 16]> {
     Some(id)
 }
 
-/// What is known of the host as a whole, settings and spool aside.
+/// Facts about the host, without settings and spool.
 #[derive(Clone, Debug, Default)]
 pub struct HostInfo {
     /// Its name.

@@ -1,5 +1,5 @@
-//! Export: every closed window goes through a spool on disk to the collector, and is the daemon's
-//! until the collector acknowledged it.
+//! Export: every closed window goes through a spool on disk to the collector. The daemon keeps it
+//! until the collector has acknowledged it.
 //!
 //! ```text
 //! recorder ─ exporter ─▶ queue ─▶ fp-spool ─▶ segments (disk, or memory while there is none)
@@ -9,17 +9,16 @@
 //! ```
 //!
 //! `window_exporter` copies a window as the recorder closes it; `writer` makes it durable and keeps
-//! the spool's bounds; `push` sends what waits, the newest first as it comes, the backlog behind
-//! it, and takes the answers. What is shared is the index of what waits (`spool`): no thread waits
-//! for another's disk or network, and `fp-uplink`, which carries captures and pins too, has disks
-//! read elsewhere (`quota`). A window given up is counted by cause and told to the collector as a
-//! gap. Without a collector in the configuration nothing of this exists.
+//! the spool's limits; `push` sends what waits, the newest first as it closes, the backlog after
+//! it, and handles the answers. They share the index of what waits (`spool`): no thread waits for
+//! another's disk or network, and `fp-uplink`, which also handles captures and pins, leaves disk
+//! reads to other threads (`quota`). A dropped window is counted by cause and reported to the
+//! collector as a gap. Without a collector in the configuration none of this runs.
 //!
 //! With windows of 10 s, on two CPUs with little to do, `fp-spool` and `fp-push` each woke 0.3
 //! times a second; a window cost them 0.3 and 2.5 ms of CPU (most stacks new to the collector),
-//! beside 2.5 ms of `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). The syscalls were 11 and 50
-//! a window (`strace
-//! -c`).
+//! compared with 2.5 ms of `fp-sampler` (`/proc/PID/task`, 40 s, 2026-11-22). They made 11 and 50
+//! system calls per window (`strace -c`).
 #![forbid(unsafe_code)]
 
 pub mod connect;
@@ -74,14 +73,14 @@ const QUEUE_MAX: usize = 4;
 /// widened.
 const LOST_MAX: usize = 64;
 
-/// What a reload may change.
+/// Settings that a reload may change.
 #[derive(Clone, Debug, PartialEq, Default)]
 pub struct Settings {
     /// Labels of the host.
     pub labels: BTreeMap<String, String>,
     /// Labels merged away.
     pub drop_labels: Vec<String>,
-    /// What no window and no pin tells.
+    /// What windows and pins must not contain.
     pub withhold: Arc<Withholding>,
     /// Bound of the spool. Unit: bytes.
     pub max_bytes: u64,
@@ -90,7 +89,7 @@ pub struct Settings {
 }
 
 impl Settings {
-    /// Those of a configuration.
+    /// Extracts them from a configuration.
     pub fn of(config: &config::Config) -> Settings {
         let withhold = config.withholding();
         let config = &config.collector;
@@ -104,24 +103,24 @@ impl Settings {
     }
 }
 
-/// What the exporter's threads, the window exporter and the status have in common.
+/// State shared by the exporter's threads, the window exporter and the status.
 pub struct ExportState {
     /// The next window starts a new generation.
     rotate: AtomicBool,
     settings: Mutex<Settings>,
     settings_version: AtomicU64,
-    /// What the agent says of its own work, and how often that changed in more than its words.
+    /// The agent's health, and how often it changed in more than its text.
     health: Mutex<HostHealth>,
     health_version: AtomicU64,
     last_sequence: AtomicU64,
-    /// What the window exporter lost, until the spool's thread takes it.
+    /// Gaps from the window exporter, until the spool's thread takes them.
     lost: Mutex<Vec<SpoolGap>>,
     index: Mutex<Index>,
     /// The spool's directory, once it could be opened.
     dir: Mutex<Option<Arc<disk::Dir>>>,
-    /// What is read from the disk for the sender, or noted there, one after the other.
+    /// Disk reads and writes for the sender, one after the other.
     disk: Quota,
-    /// What is done with and not noted on disk yet.
+    /// Finished records that are not noted on disk yet.
     notes: Mutex<disk_work::Notes>,
     progress: Mutex<status::Progress>,
     times: status::ExportTimes,
@@ -135,7 +134,7 @@ pub struct ExportState {
     threads_ended: AtomicUsize,
 }
 
-/// Who has an end in an exporter: `fp-spool`, and the sender on `fp-uplink`.
+/// Threads of an exporter: `fp-spool`, and the sender on `fp-uplink`.
 const THREADS: usize = 2;
 
 impl ExportState {
@@ -199,8 +198,8 @@ impl ExportState {
         }
     }
 
-    /// One of the threads comes to its end. The last one notes what neither the disk nor the
-    /// collector took: on disk, for the next start to tell, and in the log.
+    /// Called when one of the threads ends. The last one records what neither the disk nor the
+    /// collector has, on disk for the next start to report, and in the log.
     fn thread_ended(&self, identity: &Identity) {
         if self.threads_ended.fetch_add(1, Ordering::AcqRel) + 1 < THREADS {
             return;
@@ -232,20 +231,20 @@ impl ExportState {
     }
 }
 
-/// What the exporter is made with.
+/// Options of the exporter.
 pub struct Options {
     /// The collector.
     pub collector: Target,
-    /// Who starts threads that are not confined as those of the uplink are; none where these are
-    /// not either.
+    /// Starts threads that are not confined as the uplink's are; `None` if those are not confined
+    /// either.
     pub outside: Option<Starter>,
     /// Directory of the spool.
     pub dir: PathBuf,
-    /// What a reload may change.
+    /// Settings that a reload may change.
     pub settings: Settings,
-    /// Who this host is.
+    /// Identity of this host.
     pub identity: Identity,
-    /// What the collector is told of it.
+    /// The facts that the collector receives.
     pub host: HostInfo,
 }
 
@@ -264,7 +263,8 @@ pub struct Exporter {
 pub struct Queue(Receiver<SpoolEntry>);
 
 impl Exporter {
-    /// An exporter whose threads do not run yet, the sink for the recorder, and the queue between.
+    /// Creates an exporter without running threads, the sink for the recorder, and the queue
+    /// between them.
     pub fn new(options: Options, clock: Arc<WallAnchor>) -> (Exporter, Box<dyn ClosedSink>, Queue) {
         let shared = Arc::new(ExportState::new(options.settings));
         let (queue, entries) = sync_channel(QUEUE_MAX);
@@ -324,7 +324,7 @@ impl Exporter {
         self.connection.target()
     }
 
-    /// Who this host is and what is known of it, for a stream that starts.
+    /// Identity and facts of this host, for the start of a stream.
     pub fn hello(&self) -> proto::collector::Hello {
         proto::collector::Hello {
             host_id: self.identity.host_id.clone(),
@@ -339,7 +339,7 @@ impl Exporter {
         self.clock.to_unix_ns(MonotonicTime::now())
     }
 
-    /// What is known of the host, without what waits for the collector.
+    /// Facts about the host, without the spool.
     pub fn facts(&self) -> proto::collector::HostFacts {
         proto::collector::HostFacts {
             labels: self.shared.settings().labels.into_iter().collect(),
@@ -352,8 +352,8 @@ impl Exporter {
         self.shared.settings_version()
     }
 
-    /// Has the collector told what the agent knows of its own work: at once when something started
-    /// or ended, otherwise when other facts are told.
+    /// Sets the health that is reported to the collector: at once if something started or ended,
+    /// otherwise together with other facts.
     pub fn set_health(&self, health: HostHealth) {
         let shape = |of: &HostHealth| {
             let list = of.degradations.iter();
@@ -372,7 +372,7 @@ impl Exporter {
         }
     }
 
-    /// Has the collector told that the agent ends because it was told to.
+    /// Reports to the collector that the agent is stopping on request.
     pub fn say_stopping(&self) {
         let health = HostHealth {
             stopping: true,
@@ -387,13 +387,13 @@ impl Exporter {
         self.shared.settings_version.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// What nothing that goes to the collector may tell.
+    /// What must not be sent to the collector.
     pub fn withhold(&self) -> Arc<Withholding> {
         self.shared.settings().withhold
     }
 
-    /// Has the sender end: at once when it is away, else when the last windows are acknowledged or
-    /// `deadline` has come. What waits then stays in the spool.
+    /// Ends the sender: at once if it is not connected, otherwise when the last windows are
+    /// acknowledged or at `deadline`. Windows that still wait stay in the spool.
     pub fn stop(&self, deadline: MonotonicTime) {
         self.shared.stop.send_replace(Some(deadline));
         self.shared.wake.notify_one();

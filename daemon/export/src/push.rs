@@ -1,7 +1,7 @@
 //! The sender: keeps a session on the connection to the collector, with back-off.
 //!
-//! Windows of earlier boots, or of another host id, go over sessions of their own beside it, one at
-//! a time: the collector knows a window by host, boot and sequence.
+//! Windows of earlier boots, or of another host id, go over separate sessions, one at a time,
+//! because the collector identifies a window by host, boot and sequence.
 
 use super::Exporter;
 use super::connect::{BACKOFF_MAX, ConnectError, Link, backoff};
@@ -73,7 +73,7 @@ async fn push(exporter: &Arc<Exporter>) {
     }
 }
 
-/// One connection, until it ends. Tells whether it was worth having.
+/// One connection, until it ends. Returns whether it was useful.
 async fn connect_once(
     exporter: &Arc<Exporter>,
     strikes: &mut Strikes,

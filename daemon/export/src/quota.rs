@@ -1,4 +1,4 @@
-//! Work that may wait for a disk, off the thread that the services of the uplink share.
+//! Runs work that may wait for a disk off the thread that the services of the uplink share.
 
 use crate::uplink::THREAD;
 use sandbox::starter::Starter;
@@ -11,12 +11,12 @@ use tokio::task::spawn_blocking;
 #[derive(Clone, Debug)]
 pub struct Quota {
     places: Arc<Semaphore>,
-    /// Who starts threads that are not confined as the uplink's are.
+    /// Starts threads that are not confined as the uplink's are.
     outside: Option<Starter>,
 }
 
 impl Quota {
-    /// One of `most` pieces of work; more wait for their turn.
+    /// Creates a quota of `most` pieces of work at a time; more wait for their turn.
     pub fn new(most: usize) -> Quota {
         Quota {
             places: Arc::new(Semaphore::new(most)),
@@ -24,7 +24,7 @@ impl Quota {
         }
     }
 
-    /// The same for work that looks at other processes, which threads of the uplink cannot.
+    /// The same for work that reads other processes, which threads of the uplink cannot do.
     pub fn outside(most: usize, starter: Starter) -> Quota {
         Quota {
             outside: Some(starter),
@@ -34,8 +34,8 @@ impl Quota {
 
     /// Does `work` on a thread that may block. A panic of the work is one of whoever asked.
     ///
-    /// Work whose asker goes away runs to its end and keeps its place until then: a disk that hangs
-    /// takes as many threads as the quota, however often it is asked.
+    /// If the caller goes away, the work still runs to its end and keeps its place until then: a
+    /// disk that hangs takes at most as many threads as the quota, however often it is called.
     pub async fn run<T: Send + 'static>(&self, work: impl FnOnce() -> T + Send + 'static) -> T {
         // Nobody closes it.
         let place = Arc::clone(&self.places).acquire_owned().await;

@@ -91,8 +91,8 @@ impl Reader {
 pub struct Readers(Vec<Reader>);
 
 impl Readers {
-    /// Reads a window for the stream's dictionary of this epoch; the reader's tables tell what it
-    /// means.
+    /// Reads a window for the stream's dictionary of this epoch; the reader's tables give its ids
+    /// their meaning.
     ///
     /// # Errors
     /// [`ReadError`].

@@ -1,10 +1,10 @@
 //! One stream to the collector: Hello, Welcome, then windows and their answers until it ends.
 //!
-//! The newest windows go first, as they come; the backlog fills what is left of the windows in
-//! flight, oldest first, at a bounded rate. Whatever the collector says is checked: an answer to
-//! nothing is passed over, a question about what it never got ends the stream, and so does silence.
+//! The newest windows go first, as they close. The backlog fills the rest of the windows in flight,
+//! oldest first, at a bounded rate. Everything the collector sends is checked: an answer to an
+//! unknown window is ignored, a Need for something never sent ends the stream, and so does silence.
 //!
-//! It waits for no disk: windows are read elsewhere (`disk_work`), one ahead.
+//! It never waits for a disk: windows are read elsewhere (`disk_work`), one ahead.
 
 use super::Exporter;
 use super::connect::is_of_connection;
@@ -126,7 +126,7 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
-/// Done when what is at the disk is done; for ever when nothing is.
+/// Completes when the disk work is done; never completes if there is none.
 async fn at_disk(work: &mut Option<DiskWork>) -> (Readers, Option<Found>) {
     match work {
         Some(work) => work.await,
@@ -161,27 +161,27 @@ pub struct Session<'a> {
     identity: Arc<Identity>,
     stream: Stream,
     readers: Readers,
-    /// What is read and noted just now; the readers are there.
+    /// Disk work in progress; it owns the readers.
     disk_work: Option<DiskWork>,
     in_flight: Vec<InFlight>,
     in_flight_max: usize,
     /// The window that the last stream failed over goes first.
     suspect: Option<u64>,
-    /// One window at a time, so that it is known whose fault it is when the stream fails again;
-    /// until none waits.
+    /// One window at a time until none waits, so that it is known which window makes the stream
+    /// fail.
     careful: bool,
     outgoing: VecDeque<Ask>,
     backlog_at: Instant,
     facts_at: Instant,
-    /// Settings and spool as they were last told.
+    /// Settings and spool as last reported.
     told: (u64, u64, u64),
-    /// What the agent says of its own work, as it was last told.
+    /// Version of the health that was last reported.
     health_told: u64,
     /// When the collector last answered or was last asked something new.
     heard: Instant,
     /// A window was answered.
     acked: bool,
-    /// One was answered in words that are not known.
+    /// A window got an unknown answer.
     misunderstood: bool,
 }
 
@@ -498,9 +498,9 @@ impl<'a> Session<'a> {
         Ok(())
     }
 
-    /// True when the connection was worth having: waits for the next one start again. One on which
-    /// the collector does not speak this protocol is not, or it would be asked twice a second for
-    /// ever.
+    /// True if the connection was useful: the back-off then starts again. A connection to a
+    /// collector that does not speak this protocol is not useful, or it would be tried twice a
+    /// second forever.
     pub fn worked(&self) -> bool {
         self.acked && !self.misunderstood
     }
@@ -539,7 +539,7 @@ impl<'a> Session<'a> {
         deadline.is_some_and(|deadline| MonotonicTime::now() >= deadline)
     }
 
-    /// Nothing is to be sent any more.
+    /// Whether there is nothing left to send.
     fn is_finished(&self) -> bool {
         let shared = &self.exporter.shared;
         if !self.in_flight.is_empty() {
@@ -611,7 +611,7 @@ impl Exporter {
         self.finish(picked, Some(SpoolGap::of(Cause::Refused, &picked.header)));
     }
 
-    /// Takes a window out of the spool; true when it was there.
+    /// Removes a window from the spool; true if it was there.
     fn finish(&self, picked: &Picked, lost: Option<SpoolGap>) -> bool {
         let sequence = picked.header.sequence;
         let done = {

@@ -1,9 +1,9 @@
-//! The index of the spool: which windows wait, where each is, and what is given up when a bound is
-//! reached. Plain data under a lock that nobody holds while waiting for a disk.
+//! The index of the spool: which windows wait, where each is, and which to drop when a limit is
+//! reached. It is plain data under a lock that nobody holds while waiting for a disk.
 //!
-//! A segment is one generation of windows, in order. Its records are on disk, or in memory where
-//! the disk took nothing. Bounds drop whole segments, oldest first: the records of a segment share
-//! their tables, and half of one would be worth little.
+//! A segment is one generation of windows, in order. Its records are on disk, or in memory if
+//! writing failed. Limits drop complete segments, oldest first, because the records of a segment
+//! share its tables, and half of one would be worth little.
 
 use super::disk::Scanned;
 use super::gaps::{Cause, Gaps, SpoolGap};
@@ -64,7 +64,7 @@ struct Record {
 #[derive(Debug)]
 struct Segment {
     id: u64,
-    /// What it was called while all of it was in memory: who took records of it then still says so.
+    /// Its id while all of it was in memory, which readers of its records may still use.
     was: Option<u64>,
     identity: Arc<Identity>,
     /// Bytes of its file; 0 when it has none.
@@ -109,17 +109,17 @@ impl Segment {
 pub struct Stranded {
     /// The segment.
     pub segment: u64,
-    /// Whose it is.
+    /// The host id and boot that it belongs to.
     pub identity: Arc<Identity>,
     /// Length of its file; none when it has none.
     pub file_len: Option<u64>,
-    /// Which record is the first of them.
+    /// Index of the first record.
     pub first: usize,
     /// They, acknowledged ones too: those behind need their tables.
     pub records: Vec<Arc<[u8]>>,
 }
 
-/// What became of records that are done with.
+/// Results of finished records.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Done {
     /// They had not been done with before.
@@ -145,7 +145,7 @@ pub struct Picked {
     pub fresh: bool,
 }
 
-/// What waits.
+/// Windows that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Waiting {
     /// Windows not acknowledged yet.
@@ -160,7 +160,7 @@ pub struct Waiting {
 #[derive(Debug, Default)]
 pub struct Index {
     segments: VecDeque<Segment>,
-    /// What was given up.
+    /// What was dropped.
     pub gaps: Gaps,
     /// Sequence and end of the newest window of this run.
     last: Option<(u64, i64)>,
@@ -172,7 +172,7 @@ impl Index {
         self.segments.iter().position(named)
     }
 
-    /// Takes in a segment that an earlier run left. Returns false when nothing in it waits.
+    /// Adds a segment of an earlier run. Returns false if nothing in it waits.
     pub fn add_found(&mut self, id: u64, scanned: &Scanned) -> bool {
         let Some(identity) = &scanned.identity else {
             return false;
@@ -243,15 +243,15 @@ impl Index {
         self.finished(at)
     }
 
-    /// Takes a segment out when it is closed and all of it acknowledged; true when it was.
+    /// Removes a segment if it is closed and completely acknowledged, and returns whether it was.
     fn finished(&mut self, at: usize) -> bool {
         let segment = &self.segments[at];
         let finished = !segment.open && segment.unfinished().next().is_none();
         finished && self.segments.remove(at).is_some()
     }
 
-    /// Gives up closed segments until `need` more bytes of disk are within `max_bytes` and nothing
-    /// is older than `oldest_unix_ns`. Returns the segments whose files are to be removed.
+    /// Drops closed segments until `need` more bytes of disk are within `max_bytes` and nothing is
+    /// older than `oldest_unix_ns`. Returns the segments with files to remove.
     pub fn make_room(&mut self, need: u64, max_bytes: u64, oldest_unix_ns: i64) -> Vec<u64> {
         let mut removed = Vec::new();
         let mut at = 0;
@@ -279,7 +279,7 @@ impl Index {
         removed
     }
 
-    /// Gives up closed segments that hold memory until `need` more bytes of it are within `max`.
+    /// Drops closed segments in memory until `need` more bytes of it are within `max`.
     pub fn make_memory(&mut self, need: u64, max: u64) -> (bool, Vec<u64>) {
         let mut removed = Vec::new();
         while self.memory_bytes() + need > max {
@@ -292,8 +292,8 @@ impl Index {
         (true, removed)
     }
 
-    /// Gives up what waits of a segment whose bytes are damaged, from one record on. Returns the
-    /// records.
+    /// Drops the waiting records of a segment with damaged bytes, starting at one record. Returns
+    /// the records.
     pub fn damaged(&mut self, id: u64, from: usize) -> Option<(Vec<u32>, Done)> {
         let at = self.at(id)?;
         let segment = &mut self.segments[at];
@@ -314,7 +314,7 @@ impl Index {
         Some((lost, done))
     }
 
-    /// What is in memory only, by segments, oldest first.
+    /// Segments with records only in memory, oldest first.
     pub fn stranded(&self) -> Vec<Stranded> {
         let stranded = self.segments.iter().filter(|segment| segment.is_stranded());
         let records = |segment: &Segment| {
@@ -363,7 +363,7 @@ impl Index {
         (segment.disk_bytes > 0).then_some(segment.id)
     }
 
-    /// Has other windows tell of gaps whose window does not wait any more.
+    /// Lets other windows report gaps that were bound to a window that does not wait any more.
     pub fn release_gaps(&mut self) {
         let segments = &self.segments;
         self.gaps.release_unless(|sequence| {
@@ -445,7 +445,7 @@ impl Index {
         })
     }
 
-    /// Whose windows wait beside those of `identity`, oldest first.
+    /// The owner of waiting windows other than `identity`, oldest first.
     pub fn other_identity(&self, identity: &Identity) -> Option<Arc<Identity>> {
         let mut segments = self.segments.iter();
         let found = segments.find(|segment| {
@@ -458,7 +458,7 @@ impl Index {
         Some(Arc::clone(&found.identity))
     }
 
-    /// What was sent and not answered waits again.
+    /// Makes unanswered windows wait again.
     pub fn unsend(&mut self, identity: &Identity) {
         for segment in &mut self.segments {
             if *segment.identity != *identity {
@@ -472,7 +472,7 @@ impl Index {
         }
     }
 
-    /// The same of all hosts and boots: no stream is left.
+    /// The same for all hosts and boots, when no stream is left.
     pub fn unsend_all(&mut self) {
         let records = self.segments.iter_mut().flat_map(|of| &mut of.records);
         for record in records.filter(|record| record.state == State::Sent) {
@@ -520,7 +520,7 @@ impl Index {
         self.segments.iter().map(Segment::memory_bytes).sum()
     }
 
-    /// What waits.
+    /// Windows that wait.
     pub fn waiting(&self) -> Waiting {
         let mut waiting = Waiting::default();
         for record in self.segments.iter().flat_map(Segment::unfinished) {

@@ -1,4 +1,4 @@
-//! What the exporter says of itself: to the status, the metrics and the list of what is degraded.
+//! The exporter's part of the status, the metrics and the list of degradations.
 
 use super::Exporter;
 use super::gaps::Cause;
@@ -12,10 +12,10 @@ use std::time::Duration;
 /// A collector that has been away this long is worth a word: restarts take less.
 const AWAY_INFO: Duration = Duration::from_secs(120);
 
-/// One away for this long has most likely not just been restarted.
+/// A collector that is away for this long has most likely not just been restarted.
 const AWAY_WARNING: Duration = Duration::from_secs(600);
 
-/// What the threads have done, kept for those who ask.
+/// Progress of the threads, for the status.
 #[derive(Clone, Debug, Default)]
 pub struct Progress {
     pub(super) taken_windows: u64,
@@ -34,7 +34,7 @@ pub struct Progress {
     pub(super) spool_error: Option<String>,
     pub(super) collector_version: String,
     pub(super) definitions: u64,
-    /// Answers of the collector whose outcome is not known here.
+    /// Answers of the collector with an outcome unknown to this version.
     pub(super) unknown_outcomes: u64,
 }
 
@@ -52,7 +52,7 @@ metrics::counted! {
 pub struct ExportCounts {
     /// Windows that closed since the start.
     pub taken_windows: u64,
-    /// Samples in them whose stacks were withheld.
+    /// Samples in them with withheld stacks.
     pub withheld_samples: u64,
     /// Windows the collector has acknowledged since the start.
     pub acked_windows: u64,
@@ -138,7 +138,7 @@ impl Exporter {
         }
     }
 
-    /// What of the way to the collector does not work as it should.
+    /// Degradations of the upload to the collector.
     pub fn degradations(&self, now: MonotonicTime) -> Vec<Degradation> {
         let progress = lock(&self.shared.progress).clone();
         let (waiting, _) = self.waiting();

@@ -1,5 +1,5 @@
-//! What a stream to the collector knows: label sets and stacks that were sent, by their ids of the
-//! stream, and the cutting of windows and definitions into messages.
+//! The state of a stream to the collector: the label sets and stacks that were sent, with their ids
+//! in the stream; and how windows and definitions are split into messages.
 
 use super::gaps::SpoolGap;
 use profile::{Account, ContentIds, Dictionary, LabelSetId, Remap, StackEnd, StackId};
@@ -27,10 +27,10 @@ const ROW_BYTES: usize = 2 * 5 + 1 + 2 * 10;
 /// Most encoded bytes of an account.
 const ACCOUNT_BYTES: usize = 5 + 2 * 10;
 
-/// Encoded bytes of facts beside the accounts, with room to spare.
+/// Encoded bytes of facts without the accounts, with room to spare.
 const FACTS_BYTES: usize = 2048;
 
-/// The collector asked for a stack that it was never told of.
+/// The collector asked for a stack that it was never sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the collector asks for the frames of stack `{0}`, which the agent never sent")]
 pub struct UnknownStack(u32);
@@ -43,7 +43,7 @@ pub struct Stream {
     stack_ids: Vec<u32>,
     /// And back: the first is of id 1.
     stacks: Vec<StackId>,
-    /// What the collector has of them.
+    /// Which of them the collector has.
     definer: Definer,
     label_ids: Vec<u32>,
     labels_sent: u32,

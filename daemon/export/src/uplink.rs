@@ -1,8 +1,8 @@
-//! The thread `fp-uplink`: all that goes to the collector, on one runtime.
+//! The thread `fp-uplink`: all communication with the collector, on one runtime.
 //!
-//! Windows, captures and pins are services, a task each, over one connection
-//! ([`Connection`](super::connect::Connection)). None of them blocks the thread: what may wait for
-//! a disk, or starts a capture, runs on other threads, within a quota for each purpose.
+//! Windows, captures and pins are services, one task each, over one connection
+//! ([`Connection`](super::connect::Connection)). None of them blocks the thread: work that may wait
+//! for a disk, or that starts a capture, runs on other threads, with a quota per purpose.
 
 use std::io;
 use std::panic::resume_unwind;
@@ -21,7 +21,7 @@ const BLOCKING_THREADS: usize = 11;
 /// each would cost more than the work.
 const BLOCKING_KEEP: Duration = Duration::from_secs(60);
 
-/// What runs on the uplink. It ends when the daemon stops.
+/// A service on the uplink. It ends when the daemon stops.
 pub type Service = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// The body of `fp-uplink`: ends when all services have ended. One that panics ends it.

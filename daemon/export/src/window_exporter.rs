@@ -1,11 +1,11 @@
 //! The window exporter: takes each window out of the recorder as it closes and hands it to the
 //! spool's thread.
 //!
-//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies what is
-//! new in the dictionary and packs the rows, a millisecond for a window of some thousand. It keeps
-//! a dictionary of its own, of one *generation*: the tables that windows share until the generation
-//! is over. A generation is a segment of the spool. A window that finds the queue full is dropped
-//! and counted; what it defined goes with the next one.
+//! Runs on the symbolizer's thread with the recorder locked, so it never blocks: it copies new
+//! dictionary entries and packs the rows, which takes a millisecond for a window of some thousand
+//! rows. It has a dictionary of its own for one *generation*: the tables that windows share until
+//! the next generation starts. A generation is one segment of the spool. If the queue is full, the
+//! window is dropped and counted; its definitions go with the next window.
 
 use super::{Cause, ExportState};
 use aggregate::recorder::{ClosedSink, ClosedWindow, Row};
@@ -34,13 +34,13 @@ pub const TEXT_BYTES_MAX: usize = 4096;
 /// A window on its way to the spool.
 #[derive(Debug)]
 pub struct SpoolEntry {
-    /// Which tables its ids are of; grows.
+    /// The generation of its tables; it grows.
     pub generation: u64,
     /// Definitions, to be taken before the body.
     pub tables: Vec<u8>,
     /// Facts, samples, accounts.
     pub body: Vec<u8>,
-    /// What the spool has to know of it.
+    /// Its header for the spool.
     pub header: WindowHeader,
 }
 
@@ -312,7 +312,7 @@ impl Carry {
     }
 }
 
-/// What `id` was carried to; makes room for it when it was not.
+/// The mapped value of `id`, for which it makes room if there is none.
 fn known(table: &mut Vec<u32>, id: u32) -> Option<u32> {
     let id = id as usize;
     if table.len() <= id {

@@ -1,11 +1,11 @@
-//! The spool's thread: makes each window durable, keeps the bounds, and goes on in memory while the
-//! disk takes nothing.
+//! The spool's thread: makes each window durable, keeps the limits, and continues in memory while
+//! the disk rejects writes.
 //!
-//! A window is one append and one fdatasync. When that fails, the generation goes on in memory,
-//! under a bound, and the next generation after [`DISK_RETRY`] tries the disk again, as does the
-//! end: what is in memory then goes to the disk first. As long as some is, the file of gaps says
-//! so, so that a daemon that is killed has told of it. Nothing the disk does is seen by the sampler
-//! or the symbolizer but a full queue, which they count and pass by.
+//! A window is one append and one fdatasync. If that fails, the generation continues in memory,
+//! within a limit, and the next generation after [`DISK_RETRY`] tries the disk again, as does
+//! shutdown; windows in memory are then written first. While some are in memory, the file of gaps
+//! says so, so that they are reported even if the daemon is killed. The sampler and the symbolizer
+//! notice nothing of the disk except a full queue, which they count.
 
 use super::ExportState;
 use super::disk::Dir;
@@ -65,11 +65,11 @@ pub struct Writer {
     next_memory_id: u64,
     memory_bytes_max: u64,
     current: Option<Current>,
-    /// A generation whose tables are incomplete: its windows cannot be kept.
+    /// A generation with incomplete tables: its windows cannot be stored.
     broken: Option<u64>,
     /// Start of the first window.
     first_unix_ns: Option<i64>,
-    /// End of the last window of a run that broke off, until the time since is told as a gap.
+    /// End of the last window of a crashed run, until the time since is reported as a gap.
     broke_off_unix_ns: Option<i64>,
 }
 
@@ -98,7 +98,7 @@ impl Writer {
         }
     }
 
-    /// Takes windows until the window exporter is gone.
+    /// Receives windows until the window exporter is gone.
     pub fn run(mut self, entries: &Receiver<SpoolEntry>) {
         self.open_dir();
         self.shared.wake.notify_one();
@@ -184,7 +184,7 @@ impl Writer {
         let current = self.current.as_mut()?;
         let file = current.file.as_mut()?;
         if !fits {
-            // One window fills the whole spool.
+            // One window fills the complete spool.
             current.file = None;
             self.shared.rotate.store(true, Ordering::Release);
             return None;
@@ -307,8 +307,8 @@ impl Writer {
         };
         self.remove(&removed);
         if !fits {
-            // It was given up itself, or stays in memory as a window that fills the whole spool
-            // does.
+            // It was dropped itself, or stays in memory like a window that fills the complete
+            // spool.
             return Ok(());
         }
         let (id, mut file) = match stranded.file_len {
@@ -391,8 +391,8 @@ impl Writer {
         self.save_gaps();
     }
 
-    /// Takes in one segment of an earlier run. `newest_end` is the end of the newest window that is
-    /// known of this boot.
+    /// Adds one segment of an earlier run. `newest_end` is the end of the newest known window of
+    /// this boot.
     fn take_found(&self, dir: &Dir, id: u64, newest: bool, newest_end: &mut Option<i64>) {
         let scanned = match dir.scan(id, newest) {
             Ok(scanned) => scanned,
@@ -444,8 +444,8 @@ impl Writer {
         });
     }
 
-    /// Tells of the time between the last window that is known of a run that broke off, and the
-    /// first of this one. How many windows it had is not known: one at least, which was still open.
+    /// Reports the time between the last known window of a crashed run and the first window of this
+    /// run as a gap. The number of windows in it is unknown: at least one, which was still open.
     fn tell_of_broken_run(&mut self) {
         let (Some(start), Some(end)) = (self.broke_off_unix_ns, self.first_unix_ns) else {
             return;
@@ -469,13 +469,13 @@ impl Writer {
         });
     }
 
-    /// Has the disk tried again at once.
+    /// Makes the next write try the disk again.
     #[cfg(test)]
     pub(super) fn forget_failure(&mut self) {
         self.failed = None;
     }
 
-    /// Takes the disk for failed.
+    /// Marks the disk as failed.
     #[cfg(test)]
     pub(super) fn fail(&mut self) {
         self.failed = Some(MonotonicTime::now());

@@ -1,22 +1,22 @@
-//! A few threads for work that may never come back: reading from file systems of strangers.
+//! A few threads for work that may never return: reading from file systems that others control.
 //!
-//! A FUSE server that stopped, an NFS server that is gone: `open`, `fstat` and even `statfs` on
-//! them wait for ever. Whoever must not wait hands such work to helpers and waits only so long. A
-//! helper that does not come back stays where it is and another takes its place, up to a bound;
-//! what it brings in the end is taken then, if anybody still wants it. Nobody joins helpers: the
-//! end of the process ends them where their wait can be killed, as NFS's can, and FUSE's until the
-//! server has taken the request. A FUSE server that took it and never answers holds the helper in a
-//! wait that nothing ends but the server's own end (fuse/dev.c, `request_wait_answer`; seen on
-//! Linux 6.18, 2026-11-21): the process has closed its rings and socket by then and answers nobody,
-//! a successor starts beside it, but whoever waits for its exit code waits for that server.
+//! On a stopped FUSE server or a lost NFS server, `open`, `fstat` and even `statfs` wait forever. A
+//! caller that must not wait hands such work to a helper and waits only for a limited time. A
+//! helper that does not return stays blocked and another takes its place, up to a bound; its late
+//! result is used if somebody still wants it. Nobody joins helpers: the end of the process ends
+//! them if their wait can be killed, as with NFS, or with FUSE until the server has taken the
+//! request. If a FUSE server took the request and never answers, only the end of the server ends
+//! the helper's wait (fuse/dev.c, `request_wait_answer`; seen on Linux 6.18, 2026-11-21). By then
+//! the process has closed its rings and socket and answers nobody, so a successor can start, but a
+//! parent that waits for the exit code waits for that server.
 //!
-//! Threads are named [`THREAD`], whatever they are for. Each purpose has its own [`BlockingPool`],
-//! with a quota, so that a file system that hangs takes only the threads of those who touch it, and
-//! threads have the priority of whoever hands out the work.
+//! All threads are named [`THREAD`]. Each purpose has its own [`BlockingPool`] with a quota, so
+//! that a file system that hangs takes only threads of those who access it. Threads have the
+//! priority of the thread that hands out the work.
 //!
-//! Mostly one thread hands out the work of one purpose, so helpers that are busy when it comes with
-//! the next piece are those that are late. Where several do, [`BlockingPool::ask`] tells
-//! what is late from what found no helper free.
+//! Usually one thread hands out all work of a purpose, so helpers that are busy when it hands out
+//! the next piece are late. If several threads do, [`BlockingPool::ask`] distinguishes late work
+//! from work that found no free helper.
 
 use crate::sync::lock;
 use std::collections::VecDeque;
@@ -85,7 +85,7 @@ impl<T> Pending<T> {
     }
 }
 
-/// What has come of work under way; the rest is left in the list.
+/// Removes and returns finished work; the rest stays in the list.
 pub fn take_done<T>(list: &mut Vec<Pending<T>>) -> Vec<T> {
     let mut done = Vec::new();
     for pending in std::mem::take(list) {

@@ -1,4 +1,4 @@
-//! Memory bounds that change while the daemon runs: the budget's hand on the caches.
+//! Memory bounds of caches that the budget changes while the daemon runs.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 

@@ -1,9 +1,8 @@
-//! Which CPUs run, which are sampled, and how long each was away.
+//! Tracks which CPUs are online, which are sampled, and how long each was away.
 //!
-//! A CPU that goes offline takes its event along for good. The main thread hears of it from the
-//! kernel where it may listen, looks at the list of CPUs besides, and takes silence for what it is:
-//! an event that ticks always and has not for a while is dead. Pure bookkeeping; `agent` acts on
-//! it.
+//! The event of a CPU that goes offline is lost for good. The main thread is notified by the kernel
+//! where it may listen, reads the list of CPUs as well, and watches for silence: an event that
+//! always ticks and has not for a while is dead. This is bookkeeping only; `agent` acts on it.
 
 use crate::ids::CpuId;
 use crate::time::MonotonicTime;
@@ -14,7 +13,7 @@ use std::time::Duration;
 /// every second.
 pub const SILENT: Duration = Duration::from_secs(5);
 
-/// What the kernel said of a CPU.
+/// A notification of the kernel about a CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CpuNotice {
     /// The CPU.
@@ -40,7 +39,7 @@ impl CpuNotice {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
     /// Its ring is dead.
@@ -56,7 +55,7 @@ pub enum Change {
     },
 }
 
-/// What is known of one CPU.
+/// State of one CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Presence {
     /// It runs.
@@ -114,7 +113,8 @@ pub fn busy_ticks(stat: &str) -> BTreeMap<CpuId, u64> {
 /// arrive: chance leaves out as many once in 10⁸ times.
 const SAMPLES_MISSING: u64 = 20;
 
-/// Tells an event that has died from CPUs that had nothing to do, on which it need not tick.
+/// Distinguishes an event that has died from a CPU that had nothing to do, on which it need not
+/// tick.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Arrivals {
     newest: MonotonicTime,
@@ -170,8 +170,8 @@ impl CpuWatch {
         self.known.iter().map(|(&cpu, &presence)| (cpu, presence))
     }
 
-    /// What has changed: by the list of CPUs now, by what the kernel said since the last look, and
-    /// by the CPUs whose event is silent, with the time of their last sample.
+    /// Returns what has changed: from the current list of CPUs, from the kernel's notifications
+    /// since the last look, and from CPUs with a silent event, with the time of their last sample.
     pub fn look(
         &mut self,
         now: MonotonicTime,

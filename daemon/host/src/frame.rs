@@ -1,4 +1,5 @@
-//! One frame of a stack before it has a name: what unwinding yields and everybody after it reads.
+//! A frame of a stack before it is named: the output of unwinding and the input of the later
+//! stages.
 
 use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, ProcessId};
 use profile::Unnamed;
@@ -17,14 +18,14 @@ pub enum RawFrame {
     /// No code: before it the stack of the thread of this name, which ended the wait that the stack
     /// is of, root first.
     WokenBy([u8; 15]),
-    /// No code and no name: the cgroup of the thread that ended the wait, next to its name, for who
-    /// decides whether it may be told.
+    /// Neither code nor a name: the cgroup of the waker thread, next to its name, for deciding
+    /// whether it may be shown.
     WakerCgroup(CgroupId),
     /// No code: says something else of the wait that the stack is of.
     Mark(Mark),
 }
 
-/// What the stack of a wait says beside code.
+/// Marks in the stack of a wait that are not code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Mark {
     /// As [`RawFrame::WokenBy`], of a hard interrupt.
@@ -35,9 +36,9 @@ pub enum Mark {
     WakerUnseen,
     /// It had not ended when the capture did.
     StillWaiting,
-    /// Who ended the wait is not told.
+    /// The waker is withheld.
     WakerWithheld,
-    /// What ended the wait has more frames than are there.
+    /// The waker has more frames than are shown.
     WakerCut,
     /// No signal ends it.
     Uninterruptible,
@@ -49,7 +50,7 @@ pub enum Mark {
 const _: () = assert!(size_of::<RawFrame>() == 16);
 
 impl RawFrame {
-    /// Who woke, by the name of the thread.
+    /// A frame that names the waker thread.
     pub fn woken_by(thread: Comm) -> RawFrame {
         let mut name = [0; 15];
         name.copy_from_slice(&thread.0[..15]);
@@ -64,8 +65,8 @@ impl RawFrame {
         )
     }
 
-    /// What a person reads of one that is no code. No name of a thread is as long as what stands
-    /// there for others, so none looks like one.
+    /// The text of a mark. Names of threads are shorter than the texts of other marks, so none
+    /// looks like one.
     pub fn mark_text(self) -> Option<std::borrow::Cow<'static, str>> {
         Some(match self {
             RawFrame::WokenBy(name) if name[0] == 0 => "[woken by an unknown thread]".into(),

@@ -1,11 +1,11 @@
-//! What does not work as it should: how every stage reports it to the status.
+//! Degradations: how each stage reports to the status what does not work as it should.
 
 /// Something that does not work as it should, or could work better.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Degradation {
     /// Stable word.
     pub id: &'static str,
-    /// What is so and what it means for profiles.
+    /// What the situation is and what it means for profiles.
     pub message: String,
     /// Command that fixes it; empty when there is none.
     pub remedy: String,

@@ -1,4 +1,5 @@
-//! Signs of life of threads that do one piece of work after the other, and how soon they get a CPU.
+//! Heartbeats of threads that do one piece of work after the other, and how long they wait for a
+//! CPU.
 
 use crate::sync::lock;
 use crate::sys::Priority;
@@ -80,7 +81,7 @@ impl PriorityGovernor {
         }
     }
 
-    /// Tells how long a piece of work took. By the thread itself.
+    /// Reports how long a piece of work took. Called by the thread itself.
     pub fn done(&self, took: Duration, now: MonotonicTime) {
         let raised = self.raised.load(Ordering::Relaxed);
         let rests = raised != 0 && took < IN_TIME && now.since(MonotonicTime(raised)) > RAISED_FOR;

@@ -25,8 +25,8 @@ pub struct Avma(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FileOffset(pub u64);
 
-/// A file known to the process table, by content where the kernel told a build id. Dense, never
-/// used again while the daemon runs.
+/// A file known to the process table, identified by content if the kernel reported a build ID.
+/// Dense, never reused while the daemon runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct FileId(pub u32);
 

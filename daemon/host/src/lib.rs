@@ -1,6 +1,7 @@
-//! What all stages of the agent share: ids, time, frames, facts about the host, and system calls.
+//! Basics shared by all stages of the agent: ids, time, frames, facts about the host, and system
+//! calls.
 //!
-//! It knows nothing of profiles but their words, and uses no other crate of the agent.
+//! It uses no other crate of the agent, and of `profile` only the words.
 
 pub mod blocking_pool;
 pub mod bounds;

@@ -1,8 +1,8 @@
-//! A directory of the daemon alone: made where it is missing, looked at, locked, and reached
-//! through its handle.
+//! A directory used only by the daemon: created if missing, checked, locked, and accessed through
+//! its handle.
 //!
-//! The spool and the pins are kept in one each. All files are reached through the open directory,
-//! so its path may not be exchanged under them. Blocks on the disk.
+//! The spool and the pins have one each. All files are accessed through the open directory, so
+//! nobody can replace its path in between. Blocks on the disk.
 
 use crate::facts::effective_uid;
 use std::fs::{DirBuilder, File, OpenOptions, Permissions, TryLockError};
@@ -17,7 +17,7 @@ pub enum DirError {
     /// It cannot be made or opened.
     #[error("failed to open {what} `{}`", path.display())]
     Open {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -27,7 +27,7 @@ pub enum DirError {
     /// Others could read or write what is in it.
     #[error("failed to use {what} `{}`: {why}", path.display())]
     Refused {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,
@@ -37,7 +37,7 @@ pub enum DirError {
     /// Another daemon has it.
     #[error("failed to lock {what} `{}`: another daemon uses it", path.display())]
     Locked {
-        /// What it is for.
+        /// Its purpose.
         what: &'static str,
         /// The directory.
         path: PathBuf,

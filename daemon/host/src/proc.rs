@@ -1,7 +1,7 @@
-//! Text of `/proc`, read as a stranger's: tables of mounts, `status`, `stat`.
+//! Parses text of `/proc` as untrusted input: tables of mounts, `status`, `stat`.
 //!
-//! Sources: proc_pid_mountinfo(5), proc_pid_status(5), proc_pid_stat(5). Maps are in `unwind`: the
-//! kernel escapes nothing in them but the end of a line.
+//! Sources: proc_pid_mountinfo(5), proc_pid_status(5), proc_pid_stat(5). `unwind` parses maps,
+//! where the kernel escapes nothing but newlines.
 
 /// A line of a table of mounts.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -10,7 +10,7 @@ pub struct Mount<'a> {
     pub device: &'a [u8],
     /// What of its file system is mounted.
     pub root: Vec<u8>,
-    /// Where.
+    /// Its mount point.
     pub point: Vec<u8>,
     /// Type of the file system.
     pub kind: &'a [u8],
@@ -64,7 +64,7 @@ fn octal(digits: &[u8; 3]) -> Option<u8> {
     })
 }
 
-/// What stands behind `name` and its colon in `/proc/PID/status`.
+/// The value of `name` in `/proc/PID/status`.
 pub fn status_field<'a>(status: &'a str, name: &str) -> Option<&'a str> {
     let mut lines = status.lines();
     let value = lines.find_map(|line| line.strip_prefix(name)?.strip_prefix(':'));

@@ -1,4 +1,4 @@
-//! Locks of data that stays sound when a holder panics: plain values, replaced whole.
+//! Locks for data that stays sound when a holder panics: plain values that are replaced completely.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 

@@ -32,8 +32,8 @@ impl Poller {
         self.control(fd, token, libc::EPOLLIN)
     }
 
-    /// Adds a descriptor that is reported once each time it becomes readable, or hangs up: the ring
-    /// of a CPU that has gone offline would wake the thread for ever otherwise.
+    /// Adds a descriptor that is reported once each time it becomes readable or hangs up. Otherwise
+    /// the ring of a CPU that went offline would wake the thread forever.
     pub fn add_edge(&self, fd: RawFd, token: u64) -> io::Result<()> {
         self.control(fd, token, libc::EPOLLIN | libc::EPOLLET)
     }
@@ -112,7 +112,7 @@ impl WakeFd {
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Takes the wake-ups that have come, so that the next wait sleeps.
+    /// Clears wake-ups, so that the next wait sleeps.
     pub fn clear(&self) {
         let mut count = [0u8; 8];
         // SAFETY: eight writable bytes are passed, as eventfd asks for.
@@ -179,7 +179,7 @@ impl AsRawFd for SignalFd {
 /// Longest event of the kernel's objects: `UEVENT_BUFFER_SIZE` and a path.
 const KERNEL_EVENT_BYTES_MAX: usize = 8192;
 
-/// What the kernel says of CPUs and memory that come and go.
+/// The kernel's notifications about CPUs and memory that come and go.
 pub struct KernelEvents(OwnedFd);
 
 impl KernelEvents {
@@ -270,8 +270,8 @@ fn filter_online(socket: &OwnedFd) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes a core dump of this process impossible, and reading its memory for those without
-/// CAP_SYS_PTRACE: rings hold copies of stacks of the whole machine.
+/// Prevents core dumps of this process, and reading its memory without CAP_SYS_PTRACE, because the
+/// rings hold copies of stacks from the complete machine.
 pub fn keep_memory_private() -> io::Result<()> {
     let none = libc::rlimit {
         rlim_cur: 0,
@@ -308,9 +308,9 @@ pub struct Priority {
 }
 
 impl Priority {
-    /// That of the calling thread; `None` when one that was lowered could not be raised again, as
-    /// without CAP_SYS_NICE and RLIMIT_NICE. Such a thread is left where it is: lowered for good it
-    /// would not run at all on a machine that has no CPU to spare.
+    /// The priority of the calling thread; `None` if it could not be raised again once lowered, as
+    /// without CAP_SYS_NICE and RLIMIT_NICE. Such a thread keeps its priority: permanently lowered,
+    /// it might never run on a busy machine.
     pub fn of_this_thread() -> Option<Priority> {
         let priority = Priority::calling();
         priority.set_nice(1).ok()?;
@@ -324,7 +324,7 @@ impl Priority {
         Priority { tid }
     }
 
-    /// That of a thread which is not there.
+    /// The priority of no thread.
     #[cfg(test)]
     pub fn none() -> Priority {
         Priority {
@@ -339,8 +339,8 @@ impl Priority {
         self.set_io(IDLE);
     }
 
-    /// Has the calling thread go before others by this nice value, where the daemon may: as root,
-    /// or with CAP_SYS_NICE or RLIMIT_NICE. Returns whether it does.
+    /// Sets this nice value for the calling thread, if the daemon may: as root, or with
+    /// CAP_SYS_NICE or RLIMIT_NICE. Returns whether it was set.
     pub fn prefer_this_thread(nice: i32) -> bool {
         let priority = Priority::calling();
         priority.set_nice(nice).is_ok()
@@ -388,8 +388,8 @@ pub fn want_large_pages(words: &[u64]) {
     unsafe { libc::madvise(start, bytes, libc::MADV_HUGEPAGE) };
 }
 
-/// Gives free memory of the heap back to the machine; true when there was some. Takes the locks of
-/// the heap for some milliseconds. Where the C library is not glibc nothing happens.
+/// Returns free heap memory to the machine; true if there was some. Holds the locks of the heap for
+/// some milliseconds. Does nothing if the C library is not glibc.
 pub fn trim_heap() -> bool {
     #[cfg(target_env = "gnu")]
     // SAFETY: a number only; malloc_trim may be called at any time from any thread.

@@ -1,6 +1,6 @@
-//! Connects for a thread that is confined: finding the address of a name reads files, and a fleet
-//! that the host joins later may be at any port. The thread that dials never reads from the
-//! connection or writes to it.
+//! Connects on behalf of a confined thread: resolving a name reads files, and a fleet that the host
+//! joins later may use any port. The connecting thread never reads from the connection or writes to
+//! it.
 
 use crate::CONNECT_MAX;
 use hyper_util::rt::TokioIo;
@@ -27,7 +27,7 @@ pub struct Dialer {
 }
 
 impl Dialer {
-    /// One whose threads have what those of `starter` have.
+    /// Creates a dialer that starts its threads with `starter`, so they have the starter's rights.
     pub fn new(starter: Starter) -> Dialer {
         Dialer {
             starter,

@@ -1,4 +1,4 @@
-//! How a host becomes a member of a fleet, and stays one.
+//! Enrolls a host in a fleet and renews its membership.
 
 use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};
@@ -25,10 +25,10 @@ const CERTIFICATE_BYTES_MAX: usize = 64 << 10;
 /// Largest answer. Unit: bytes.
 const ANSWER_BYTES_MAX: usize = 1 << 20;
 
-/// What a host calls itself.
+/// Id and name of a host.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HostName {
-    /// For ever.
+    /// Never changes.
     pub host_id: String,
     /// Today.
     pub hostname: String,
@@ -46,7 +46,7 @@ pub enum EnrollError {
     /// The collector cannot be reached.
     #[error("failed to connect to `{address}`")]
     Connect {
-        /// Where.
+        /// Its address.
         address: String,
         /// Why.
         source: tonic::transport::Error,
@@ -57,15 +57,15 @@ pub enum EnrollError {
          because its authority has another key than the invitation"
     )]
     WrongFleet {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What the check said.
+        /// The error of the check.
         source: tonic::transport::Error,
     },
-    /// Nobody answers.
+    /// There was no answer in time.
     #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
     Late {
-        /// Where.
+        /// Its address.
         address: String,
     },
     /// This host's clock, or the collector's, is off.
@@ -74,15 +74,15 @@ pub enum EnrollError {
          the clock of this host or of the collector is wrong by more than an hour"
     )]
     Clock {
-        /// Where.
+        /// Its address.
         address: String,
-        /// What the check said.
+        /// The error of the check.
         source: tonic::transport::Error,
     },
     /// The collector says no.
     #[error("the collector refuses this host: {}", .0.message())]
     Refused(Status),
-    /// What it answers cannot be used.
+    /// Its answer is unusable.
     #[error("failed to use the collector's answer: {0}")]
     Answer(String),
     /// The key of this host cannot be used.
@@ -264,7 +264,7 @@ fn signing_request(key_pem: &str) -> Result<Vec<u8>, EnrollError> {
     Ok(request.der().to_vec())
 }
 
-/// What an answer makes of the host, when it can be used: the certificate must be of its own key.
+/// The membership in an answer, if it is usable: the certificate must belong to the host's own key.
 fn membership(
     address: &str,
     host: &HostName,

@@ -1,4 +1,4 @@
-//! A certificate that somebody else renews: files of cert-manager, of SPIRE's helper, of a
+//! A certificate that another tool renews: files of cert-manager, of SPIRE's helper, or of a
 //! company's own tools. They are read again when they change.
 
 use super::store::Membership;
@@ -25,28 +25,28 @@ pub struct Files {
     pub certificate: PathBuf,
     /// Its key. PEM.
     pub key: PathBuf,
-    /// Who signs the collector's. PEM.
+    /// Authorities that sign the collector's certificate. PEM.
     pub authorities: PathBuf,
 }
 
-/// What tells that a file is another, or has changed.
+/// Stamps that show whether a file was replaced or changed.
 pub type Stamps = [Option<(i64, i64, u64, u64)>; 3];
 
 /// Why the files cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum FilesError {
-    /// One cannot be read.
+    /// A file cannot be read.
     #[error("failed to read `{path}`")]
     Read {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why.
         source: io::Error,
     },
-    /// One is not what it should be.
+    /// A file has unusable content.
     #[error("failed to use `{path}`: {why}")]
     Unusable {
-        /// Which.
+        /// Its path.
         path: PathBuf,
         /// Why not.
         why: String,
@@ -54,7 +54,7 @@ pub enum FilesError {
 }
 
 impl Files {
-    /// What they are now.
+    /// Their current stamps.
     pub fn stamps(&self) -> Stamps {
         [&self.certificate, &self.key, &self.authorities].map(|path| {
             let meta = std::fs::metadata(path).ok()?;
@@ -110,7 +110,7 @@ impl Files {
     }
 }
 
-/// What a certificate calls its owner; for people.
+/// The owner's name in a certificate, for people.
 fn name(parsed: &X509Certificate<'_>) -> String {
     let names = parsed.subject_alternative_name().ok().flatten();
     let names = names.map_or(&[][..], |names| &names.value.general_names);

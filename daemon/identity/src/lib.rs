@@ -1,8 +1,8 @@
-//! Who this host is to its fleet: a key that never leaves it, a certificate that says whose key it
-//! is, and how it gets both.
+//! The identity of this host in its fleet: a private key that never leaves it, a certificate for
+//! that key, and how it gets both.
 //!
-//! A host joins with the string of an invitation, which holds the hash of the key of the fleet's
-//! authority: the first connection already goes to the right collector or to none. From then on the
+//! A host joins with the string of an invitation, which contains the hash of the key of the fleet's
+//! authority, so even the first connection goes only to the right collector. Afterwards the
 //! certificate is enough; it is renewed with the key alone, however long the host was off.
 #![forbid(unsafe_code)]
 

@@ -25,7 +25,7 @@ const FILES_INTERVAL: Duration = match cfg!(test) {
     false => Duration::from_secs(5),
 };
 
-/// What a host is a member of, with its key; tells of each change.
+/// The host's membership with its key; notifies of each change.
 pub type Changes = watch::Receiver<Option<Arc<(String, Membership)>>>;
 
 /// Why a host does not join or leave.
@@ -64,7 +64,7 @@ pub struct Renewal {
 pub struct HostMember {
     dir: PathBuf,
     host: HostName,
-    /// Where the certificate is, where somebody else renews it.
+    /// The files of a certificate that another tool renews.
     files: Option<Files>,
     /// Open from the first use on: its directory is locked, so that no second daemon renews.
     store: Mutex<Option<Arc<IdentityStore>>>,
@@ -73,7 +73,7 @@ pub struct HostMember {
     /// How often it joined or left: a certificate that is renewed is the same membership.
     joined: AtomicU64,
     renewal: Mutex<Renewal>,
-    /// Who connects when the certificate is renewed, where the thread that does may not.
+    /// Connects for renewals, if the renewing thread is confined.
     dialer: OnceLock<Dialer>,
     /// Joining, leaving and renewing, one at a time: the disk and what is known must say the same.
     change: tokio::sync::Mutex<()>,
@@ -129,7 +129,7 @@ impl HostMember {
         member
     }
 
-    /// True for one whose certificate somebody else renews.
+    /// True for a membership with a certificate that another tool renews.
     pub fn is_of_files(&self) -> bool {
         self.files.is_some()
     }
@@ -143,12 +143,12 @@ impl HostMember {
         Ok(Arc::clone(store.insert(opened)))
     }
 
-    /// What it calls itself.
+    /// Its id and name.
     pub fn host(&self) -> &HostName {
         &self.host
     }
 
-    /// What it is a member of.
+    /// Its membership.
     pub fn membership(&self) -> Option<Membership> {
         let known = self.membership.borrow();
         known.as_ref().map(|known| known.1.clone())
@@ -167,7 +167,7 @@ impl HostMember {
         Some((membership.collector.clone(), membership.tls(key)))
     }
 
-    /// Tells memberships apart: another number once the host has joined again, or left.
+    /// Distinguishes memberships: the number changes when the host joins again or leaves.
     pub fn joined(&self) -> u64 {
         self.joined.load(Ordering::Relaxed)
     }
@@ -177,12 +177,12 @@ impl HostMember {
         lock(&self.renewal).clone()
     }
 
-    /// Has renewals connect by this one. Once.
+    /// Sets the dialer for renewals. Call it once.
     pub fn dial_by(&self, dialer: Dialer) {
         let _ = self.dialer.set(dialer);
     }
 
-    /// Tells of each change of the membership.
+    /// Notifies of each change of the membership.
     pub fn changes(&self) -> Changes {
         self.membership.subscribe()
     }
@@ -276,7 +276,7 @@ impl HostMember {
         }
     }
 
-    /// Takes what was read, unless it is what is known.
+    /// Applies what was read, unless it is unchanged.
     fn take(&self, read: Result<(String, Membership), FilesError>, now_unix_s: i64) {
         match read {
             Ok(new) => {
@@ -286,7 +286,7 @@ impl HostMember {
                     return;
                 }
                 if before.is_none() {
-                    // Before those who wait are told.
+                    // Before the waiting tasks are notified.
                     self.joined.fetch_add(1, Ordering::Relaxed);
                 }
                 self.membership.send_replace(Some(Arc::new(new)));
@@ -309,7 +309,7 @@ impl HostMember {
     ) -> Result<(), JoinError> {
         let kept = membership.clone();
         self.on_disk(move |store| store.keep(&kept)).await?;
-        // Before those who wait are told.
+        // Before the waiting tasks are notified.
         self.joined.fetch_add(joins, Ordering::Relaxed);
         self.membership
             .send_replace(Some(Arc::new((key, membership))));

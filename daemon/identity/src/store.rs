@@ -1,8 +1,8 @@
-//! Where the key and the certificate are: a directory of the daemon alone.
+//! Stores the key and the certificate in a directory used only by the daemon.
 //!
-//! `host.key` is made once. `membership.json` says which collector the host pushes to, what the
-//! fleet calls it, and has its certificate; it is replaced as a whole, so that a power cut leaves
-//! the old one or the new one.
+//! `host.key` is created once. `membership.json` has the collector's address, the host's name in
+//! the fleet, and its certificate. It is replaced atomically, so a power cut leaves the old or the
+//! new one.
 
 use host::private_dir::{DirError, PrivateDir, options};
 use rcgen::{KeyPair, PKCS_ECDSA_P256_SHA256};
@@ -26,9 +26,9 @@ pub enum StoreError {
     /// A file in it cannot be read or written.
     #[error("failed to {operation} `{file}` of the host's identity")]
     File {
-        /// What was to be done.
+        /// The operation that failed.
         operation: &'static str,
-        /// Which.
+        /// Name of the file.
         file: &'static str,
         /// Why not.
         source: io::Error,
@@ -36,7 +36,7 @@ pub enum StoreError {
     /// A file in it is not what it should be.
     #[error("failed to read `{file}` of the host's identity: {why}")]
     Damaged {
-        /// Which.
+        /// Name of the file.
         file: &'static str,
         /// Why.
         why: String,
@@ -46,7 +46,7 @@ pub enum StoreError {
     Key(#[source] rcgen::Error),
 }
 
-/// What a host knows of its fleet.
+/// A host's membership in its fleet.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Membership {
     /// Where the collector is: `HOST:PORT`.
@@ -105,7 +105,7 @@ impl IdentityStore {
         Ok(pem)
     }
 
-    /// What the host knows of its fleet; none before it has joined one.
+    /// The host's membership; `None` before it has joined a fleet.
     ///
     /// # Errors
     /// [`StoreError`].

@@ -1,9 +1,9 @@
-//! How many bytes of files may be read: many at once, and some for each second since.
+//! A budget of file bytes that may be read: a large amount at once, and more each second.
 
 use host::time::MonotonicTime;
 use std::time::Duration;
 
-/// What is left of an allowance, as of some time.
+/// The rest of an allowance at some time.
 #[derive(Clone, Copy, Debug)]
 pub struct Allowance {
     at_once: u64,
@@ -34,7 +34,7 @@ impl Allowance {
         self.left
     }
 
-    /// So many were read.
+    /// Subtracts what was read.
     pub fn take(&mut self, read: u64) {
         self.left = self.left.saturating_sub(read);
     }

@@ -1,11 +1,11 @@
-//! Asks runtimes to tell what code they made, where the configuration allows it.
+//! Asks runtimes to write the names of their generated code, where the configuration allows it.
 //!
-//! A runtime is asked only while its code has samples without a name, each process rarely, all
-//! together no faster than a bound, and less and less often where it does not work. Every piece of
-//! work is done by a thread of its own (`tmp_dir.rs` says why), of which there are few; one that
-//! hangs holds one of the places. What runtimes wrote because they were asked is removed once
-//! nobody needs it: when the process has ended or is not wanted any more, and at the end of the
-//! daemon. After a daemon was killed it stays; the next one takes such a map for the process's own.
+//! A runtime is asked only while its code has samples without names: each process rarely, all
+//! together at a bounded rate, and less and less often if it fails. Each piece of work runs on a
+//! thread of its own (`tmp_dir.rs` says why). There are few such threads, and one that hangs
+//! occupies its place. Files that runtimes wrote on request are removed when nobody needs them:
+//! when the process has ended or is no longer of interest, and when the daemon ends. After the
+//! daemon was killed they stay; the next daemon takes such a map for the process's own.
 
 pub mod dotnet;
 mod dotnet_processes;
@@ -51,8 +51,8 @@ const STARTED_OVER: Duration = Duration::from_secs(1);
 /// Longest pause between two tries of one process that fail.
 const PAUSE_MAX: Duration = Duration::from_secs(3600);
 
-/// A JVM whose code has samples rewrites its list after so many times the refresh even when all
-/// of them have names: a method may lie at an address that the last list gives another.
+/// A JVM with samples rewrites its list after this many refresh intervals even if all frames have
+/// names, because a method may now be at an address that the last list assigns to another.
 const LISTS_OLD: u32 = 10;
 
 /// Most threads that remove files at a time.
@@ -65,7 +65,7 @@ const CLOSING_MAX: Duration = Duration::from_secs(3);
 /// How often it is looked at meanwhile.
 const CLOSING_STEP: Duration = Duration::from_millis(5);
 
-/// What may be asked for.
+/// What may be requested from runtimes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AskOptions {
     /// Attach to HotSpot and have it write its perf map.
@@ -96,7 +96,7 @@ impl From<&Jit> for AskOptions {
     }
 }
 
-/// A process whose generated code is to be named.
+/// A process with generated code that needs names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttachTarget {
     /// Its id.
@@ -122,7 +122,7 @@ pub struct RuntimeAttacher {
     runtimes: Option<Arc<Runtimes>>,
 }
 
-/// What is known of one process as a JVM.
+/// State of one process as a JVM.
 #[derive(Debug)]
 struct Jvm {
     process: AttachTarget,
@@ -143,7 +143,7 @@ struct Jvm {
 }
 
 impl RuntimeAttacher {
-    /// Nobody was asked yet.
+    /// Creates it before any process was asked.
     pub fn new(options: AskOptions) -> RuntimeAttacher {
         RuntimeAttacher {
             options,
@@ -164,7 +164,7 @@ impl RuntimeAttacher {
         self
     }
 
-    /// Tells what came of each process.
+    /// Sets where the result for each process is reported.
     pub fn reporting_to(mut self, runtimes: Arc<Runtimes>) -> RuntimeAttacher {
         self.runtimes = Some(runtimes);
         self
@@ -226,7 +226,7 @@ impl RuntimeAttacher {
         written
     }
 
-    /// Takes what an attempt has brought; true when there is a map.
+    /// Handles the result of an attempt; true if there is a map.
     fn take_attempt(&mut self, id: ProcessId, now: MonotonicTime) -> bool {
         let Some(jvm) = self.jvms.get_mut(&id) else {
             return false;
@@ -312,7 +312,7 @@ impl RuntimeAttacher {
         self.dotnet_processes.forget(process);
     }
 
-    /// Has removed what is left over of processes that were forgotten.
+    /// Starts removing leftovers of forgotten processes.
     fn reap(&mut self) {
         for _ in 0..self.dotnet_processes.reap() {
             self.count(|counters| &counters.attach_maps_removed);
@@ -362,7 +362,7 @@ impl RuntimeAttacher {
         }
     }
 
-    /// What is still to be done of processes that are forgotten.
+    /// Number of forgotten processes with work left.
     fn left(&self) -> usize {
         self.orphans.len()
             + self.left_over.len()

@@ -1,13 +1,13 @@
-//! What code lay where, and when: names of generated code by address and time.
+//! The history of generated code: names by address and time.
 //!
 //! Runtimes write code, move it, free it and write other code in its place, so an address has a
-//! name only together with a time. Every piece of code is kept with when it came and when it went,
-//! and pieces that went stay until the last sample that could be theirs has its name. A jitdump
-//! tells both to the nanosecond; of a perf map it is known only between which two readings a line
-//! was written. Where several pieces are possible at a time and none is certain, nothing is made
-//! up: [`CodeLookup::Unsure`].
+//! name only together with a time. For each piece of code the table keeps when it appeared and when
+//! it went; pieces that went are kept until the last sample that could be theirs is named. A
+//! jitdump gives both times to the nanosecond. For a perf map it is only known between which two
+//! readings a line was written. If several pieces are possible at a time and none is certain, the
+//! answer is [`CodeLookup::Unsure`] rather than a guess.
 //!
-//! Pure, and bounded in memory: what is refused at the bound is counted.
+//! Pure, and bounded in memory: what is rejected at the bound is counted.
 
 use host::time::MonotonicTime;
 use std::collections::BTreeMap;
@@ -26,15 +26,15 @@ const SHORT_BYTES_MAX: u64 = 64 << 10;
 /// Longer pieces that went and are kept. Unit: pieces.
 const LONG_GONE_MAX: usize = 256;
 
-/// Memory of one piece beside its code. Unit: bytes: key and value, and the slack of the tree's
-/// nodes, which are between half full and full.
+/// Memory of one piece in addition to its code. Unit: bytes: key and value, and the slack of the
+/// tree's nodes, which are between half full and full.
 const PIECE_BYTES: usize = 88;
 
-/// Memory of one code beside its name and lines. Unit: bytes: 40, and what the allocator adds to it
-/// and to the name.
+/// Memory of one code in addition to its name and lines. Unit: bytes: 40, plus the allocator's
+/// overhead for it and the name.
 const CODE_BYTES: usize = 64;
 
-/// Memory of the lines of one code beside the lines themselves. Unit: bytes.
+/// Memory of the lines of one code in addition to the lines themselves. Unit: bytes.
 const LINES_BYTES: usize = 48;
 
 /// When something happened: after `after` and not later than `by`; exactly then where both are
@@ -107,7 +107,7 @@ impl Lines {
 pub struct Code {
     /// Its name as the runtime wrote it, made harmless.
     pub name: Box<str>,
-    /// Its source lines, where the runtime told any.
+    /// Its source lines, if the runtime wrote any.
     lines: Option<Box<Lines>>,
 }
 
@@ -126,14 +126,14 @@ impl Code {
     }
 }
 
-/// What lay at an address at a time.
+/// The code at an address at a time.
 #[derive(Debug)]
 pub enum CodeLookup<'a> {
     /// This code, at this offset from its start.
     Code(&'a Code, u64),
-    /// One of several, and nothing tells which.
+    /// One of several, and it is unknown which.
     Unsure,
-    /// Nothing that the runtime told of.
+    /// Nothing that the runtime reported.
     Nothing,
 }
 
@@ -178,9 +178,9 @@ impl Gone {
 /// The code of one process. See the head of this file.
 #[derive(Debug)]
 pub struct CodeMap {
-    /// What lies there now, by first address, without overlap.
+    /// Current code, by first address, without overlap.
     live: BTreeMap<u64, Piece>,
-    /// What went, by first address, in order of its end; short pieces.
+    /// Removed code, by first address, in order of its end; short pieces.
     gone: BTreeMap<u64, Vec<Gone>>,
     gone_count: usize,
     /// Long ones, in order of their end.
@@ -206,7 +206,7 @@ impl CodeMap {
         }
     }
 
-    /// Takes at most about this from now on; what is there stays.
+    /// Sets an approximate bound on its memory from now on; existing entries stay.
     pub fn set_bytes_max(&mut self, bytes_max: usize) {
         self.bytes_max = bytes_max;
     }
@@ -239,7 +239,7 @@ impl CodeMap {
         true
     }
 
-    /// Whatever lay in the range went at `when`.
+    /// Removes all code in the range at `when`.
     pub fn unload(&mut self, range: Range<u64>, when: When) {
         let Range { start, end } = range;
         let below = self.live.range(..start).next_back();
@@ -292,8 +292,8 @@ impl CodeMap {
         true
     }
 
-    /// Takes over a list of all code there is, made from nothing: what it does not list any more
-    /// went, what it lists again came, both at `when`.
+    /// Adopts a newly made list of all existing code: code that it no longer lists went, and code
+    /// that it newly lists came, both at `when`.
     pub fn succeed(&mut self, newer: CodeMap, when: When) {
         let went: Vec<Range<u64>> = self
             .live
@@ -321,7 +321,7 @@ impl CodeMap {
         }
     }
 
-    /// What lay at an address at a time.
+    /// The code at an address at a time.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let live = self.live_at(address);
         if let Some(piece) = live
@@ -343,7 +343,7 @@ impl CodeMap {
         possible.map_or(CodeLookup::Nothing, |piece| found(piece, address))
     }
 
-    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    /// The code at an address during all of `from..=until`; `None` if it changed, or may have.
     pub fn steady(
         &self,
         address: u64,
@@ -360,9 +360,9 @@ impl CodeMap {
         }
     }
 
-    /// The code that was the first to be listed at an address after `at` and by `by`, for a time at
-    /// which nothing is known to have lain there: a runtime that gathers what it writes tells of
-    /// code after it ran it. Only of code whose time is not exact; where it is, nothing lay there.
+    /// The code that was first listed at an address after `at` and before or at `by`, for a time at
+    /// which no code is known there: a runtime that buffers its output reports code after running
+    /// it. Only for code without an exact time; with an exact time, nothing was there.
     pub fn soon(&self, address: u64, at: MonotonicTime, by: MonotonicTime) -> CodeLookup<'_> {
         let gone = self.gone_between(address, at, by).map(|gone| &gone.piece);
         let all = gone.chain(self.live_at(address));
@@ -518,7 +518,7 @@ fn found(piece: &Piece, address: u64) -> CodeLookup<'_> {
     CodeLookup::Code(&piece.code, address.wrapping_sub(piece.base))
 }
 
-/// What is freed with the last piece of a code.
+/// Memory that is freed with the last piece of a code.
 fn last_bytes(piece: &Piece) -> usize {
     match Arc::strong_count(&piece.code) {
         1 => piece.code.heap_bytes(),

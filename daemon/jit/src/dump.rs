@@ -1,8 +1,8 @@
-//! The content of a jitdump file: what a runtime loaded, moved and described, each at its time.
+//! Parses a jitdump file: the code that a runtime loaded, moved and described, with times.
 //!
-//! Bytes are fed as they were appended to the file, in pieces of any size; code bytes are passed
-//! over without being kept. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What
-//! runtimes write in truth (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
+//! The bytes are fed as they were appended to the file, in pieces of any size; the code itself is
+//! skipped. Layout: Linux, tools/perf/Documentation/jitdump-specification.txt. What runtimes really
+//! write (Node 20.19, CPython 3.13.0, wasmtime 50.0, seen 2026-11-22):
 //!
 //! - Records have times of `CLOCK_MONOTONIC`, in order. The head's time is no such time with V8 and
 //!   CPython (wall clock, microseconds), so nothing is taken from it.
@@ -14,9 +14,8 @@
 //!   specified; V8 writes a header alone where frame pointers lead on (`jit/src/rules.rs`).
 //! - V8 writes DEBUG_INFO, UNWINDING_INFO, LOAD. Its lines: `dump/lines.rs`.
 //!
-//! The file is a stranger's: every number in it is doubted, what makes no sense is counted and
-//! passed over by its size, and a record without a size that can be is the end. Pure; memory is
-//! bounded.
+//! The file is untrusted: every number is checked, what makes no sense is counted and skipped by
+//! its size, and parsing ends at a record with an impossible size. Pure; memory is bounded.
 
 mod lines;
 #[cfg(test)]
@@ -77,12 +76,12 @@ pub enum DumpError {
     /// Code of another architecture.
     #[error("the jitdump is for another architecture, ELF machine {0}")]
     Machine(u32),
-    /// A head or record whose size cannot be: where the next one starts is not known.
+    /// A head or record with an impossible size: it is unknown where the next one starts.
     #[error("the jitdump is damaged: it has a record of {0} bytes")]
     RecordSize(u32),
 }
 
-/// What was read of a file, since the last look.
+/// What was read from a file since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DumpCounts {
     /// Code that came.
@@ -91,16 +90,16 @@ pub struct DumpCounts {
     pub skipped: u64,
     /// Records of another process than the one that the head names: of a child that writes on.
     pub foreign: u64,
-    /// Records whose time was not of the sampler's clock, or cannot be: the reading's time was
-    /// taken.
+    /// Records with a time that is impossible or not of the sampler's clock: the time of reading
+    /// was used.
     pub untimed: u64,
-    /// Lines left out: too many, or not of the code they are told of.
+    /// Lines left out: too many, or not within the code they were written for.
     pub lines_dropped: u64,
     /// Unwinding information left out: too long.
     pub unwinding_dropped: u64,
 }
 
-/// What the gathered bytes are.
+/// The kind of part that is being gathered.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum Part {
     #[default]
@@ -133,20 +132,20 @@ struct Prefix {
 #[derive(Debug)]
 pub struct DumpReader {
     part: Part,
-    /// What is gathered of the part, and how much it needs.
+    /// Bytes gathered for the part, and how many it needs.
     gathered: Vec<u8>,
     wanted: usize,
     /// Bytes to pass over before the part starts.
     skip: u64,
     record: Prefix,
-    /// The process that writes it, by the number it has for itself; 0 until the head is read, or
-    /// when that does not tell.
+    /// The process that writes it, by its own pid; 0 until the head is read, or if the head does
+    /// not say.
     pid: u32,
     arch_timestamps: bool,
     of_v8: bool,
     /// Time of the latest record that had one.
     latest: u64,
-    /// Until when records are not told in order, since one had no time.
+    /// Records before this time may be out of order, because one of them had no time.
     unsure_until: Option<MonotonicTime>,
     lines: Pending,
     unwinding: Option<Vec<u8>>,
@@ -180,8 +179,8 @@ impl Default for DumpReader {
 }
 
 impl DumpReader {
-    /// Takes the next bytes of the file, which were written at `read` (used where the records' own
-    /// clock is not the sampler's).
+    /// Feeds the next bytes of the file, written at `read`, which is used if the records' own clock
+    /// is not the sampler's.
     ///
     /// # Errors
     /// When nothing more can be made of the file: the same error for all that follows. What was
@@ -203,7 +202,7 @@ impl DumpReader {
             }
             let (now, rest) = bytes.split_at(missing);
             bytes = rest;
-            // A part that lies whole in this piece is looked at where it is.
+            // A part that is completely in this piece is parsed in place.
             let mut whole = std::mem::take(&mut self.gathered);
             let part = if whole.is_empty() {
                 now
@@ -238,7 +237,7 @@ impl DumpReader {
         self.closed
     }
 
-    /// What was read and left out since the last call.
+    /// Counts of what was read and skipped since the last call.
     pub fn take_counts(&mut self) -> DumpCounts {
         std::mem::take(&mut self.counts)
     }
@@ -249,7 +248,7 @@ impl DumpReader {
         self.gathered.capacity() + self.lines.heap_bytes() + unwinding
     }
 
-    /// Takes a part that is there whole.
+    /// Handles a complete part.
     fn take(
         &mut self,
         part: &[u8],
@@ -303,7 +302,7 @@ impl DumpReader {
         self.wanted = PREFIX_BYTES;
     }
 
-    /// Has the next `wanted` bytes of the record gathered.
+    /// Gathers the next `wanted` bytes of the record.
     fn gather(&mut self, part: Part, wanted: usize) {
         self.part = part;
         self.wanted = wanted;
@@ -356,7 +355,7 @@ impl DumpReader {
         });
         let Some(facts) = facts else {
             self.counts.skipped += 1;
-            // What was told for this code is of no other.
+            // The information that precedes this code belongs to no other.
             self.unwinding = None;
             return self.next_record();
         };

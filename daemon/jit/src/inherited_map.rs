@@ -1,12 +1,12 @@
-//! The perf map that an ancestor keeps for generated code a process shares with it.
+//! Finds the perf map of an ancestor that describes generated code shared with a process.
 //!
-//! A server that compiles before it forks, or into memory that it shares with its workers
-//! (PHP-FPM), has one map for all of them, under its own pid: the workers append to the file that
-//! it opened. It counts for a process that has none where both map the same memory at the same
-//! addresses, and for that memory alone. What a process has to itself since the fork may have
-//! become other code.
+//! A server that compiles before it forks, or into memory shared with its workers (PHP-FPM), has
+//! one map for all of them, under its own pid: the workers append to the file that it opened. The
+//! map counts for a process without one of its own if both map the same memory at the same
+//! addresses, and only for that memory. Memory that the process does not share may contain other
+//! code since the fork.
 //!
-//! Reads `/proc` and files of strangers, so it is for helpers.
+//! Reads `/proc` and untrusted files, so it is for helpers only.
 
 use super::tail::{self, Left, Tail};
 use super::target::{self, Target};
@@ -23,7 +23,7 @@ const ANCESTORS_MAX: usize = 4;
 pub struct InheritedPerfMap {
     /// The file.
     pub tail: Tail,
-    /// What of it counts: the memory that both share, by address.
+    /// The memory that both share, by address: only there does the map count.
     pub within: Vec<Range<u64>>,
 }
 

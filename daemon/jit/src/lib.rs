@@ -1,20 +1,21 @@
 //! Names generated code by the time of each sample, from what runtimes write: perf maps
 //! (`/tmp/perf-PID.map`, a text file that grows) and jitdumps (`jit-PID.dump`, records with times).
 //!
-//! The files belong to the process, so they are an attacker's: links anywhere on the way are
-//! refused, each must be a regular file with one name, of the process's user or its namespace's
-//! root, not older than the process, and what is read and kept of it is bounded. A perf map is
-//! looked for in the process's own root and under the pid the process sees itself by.
+//! The files belong to the process, so an attacker may control them: links anywhere on the path are
+//! rejected, each must be a regular file with one name, owned by the process's user or its
+//! namespace's root, and not older than the process, and what is read and kept of it is bounded. A
+//! perf map is looked up in the process's own root, under the pid that the process itself sees.
 //!
-//! [`watch`] is the thread that keeps what is known up to date, told and asked by [`notice`]s; its
-//! helpers have a [`reader`] for each process, which follows the files ([`tail`]) and takes in what
-//! they say ([`map`], [`dump`]); the result is [`code`], by address and time. The symbolizer asks
-//! through its [`lookup`]. [`ask`] has runtimes write maps where the configuration allows it.
+//! The thread [`watch`] keeps the data up to date; other threads inform and query it by
+//! [`notice`]s. Its helpers have a [`reader`] for each process, which follows the files ([`tail`])
+//! and parses them ([`map`], [`dump`]). The result is [`code`], by address and time. The symbolizer
+//! queries it through its [`lookup`]. [`ask`] has runtimes write maps where the configuration
+//! allows it.
 //!
-//! A perf map of 100,000 lines that grows by 100 lines a second costs 20 ms a minute to follow; to
-//! read all of it each second would cost 4.4 s. A piece of code takes 216 bytes, a look-up 0.3 µs,
-//! and the times of samples nothing that shows beside the 0.2 µs of folding one (`benches micro
-//! --group generated --group folding`, two shared CPUs, 2026-11-22).
+//! A perf map of 100,000 lines that grows by 100 lines a second costs 20 ms a minute to follow;
+//! reading all of it each second would cost 4.4 s. A piece of code takes 216 bytes and a lookup 0.3
+//! µs. The times of samples cost nothing noticeable compared with the 0.2 µs for folding one
+//! (`benches micro --group generated --group folding`, two shared CPUs, 2026-11-22).
 #![forbid(unsafe_code)]
 
 mod allowance;

@@ -1,5 +1,5 @@
-//! The symbolizer's side of `fp-jit`: asks for what is known of the code of processes, and names
-//! with it.
+//! The symbolizer's interface to `fp-jit`: fetches what is known of processes' code, and names
+//! frames with it.
 
 use super::code::CodeLookup;
 use super::names::{self, MODULE};
@@ -37,12 +37,12 @@ const LOCK_RETRY: Duration = Duration::from_micros(200);
 #[derive(Debug)]
 pub struct JitSymbolLookup {
     notices: SyncSender<Notice>,
-    /// Batches without generated code that `fp-jit` is still told of: it forgets what had its last
-    /// samples in those before.
+    /// Batches without generated code that `fp-jit` still has to be informed of, so that it forgets
+    /// processes with their last samples in earlier ones.
     owed: u8,
 }
 
-/// What is known of the processes of one batch.
+/// Names for the processes of one batch.
 #[derive(Debug, Default)]
 pub struct CodeMaps {
     by_process: HashMap<ProcessId, SharedCodeMap>,
@@ -52,7 +52,7 @@ pub struct CodeMaps {
     spent: Cell<Duration>,
 }
 
-/// What is known of one process, locked.
+/// Names for one process, locked.
 pub struct CodeMapGuard<'a> {
     known: MutexGuard<'a, GeneratedCode>,
     late: bool,
@@ -67,12 +67,12 @@ impl JitSymbolLookup {
         JitSymbolLookup { notices, owed: 0 }
     }
 
-    /// Has nobody to ask: generated code has no names.
+    /// Creates it without `fp-jit`: generated code has no names.
     pub fn closed() -> JitSymbolLookup {
         JitSymbolLookup::new(sync_channel(1).0)
     }
 
-    /// What is known of these processes, brought up to date first.
+    /// Names for these processes, brought up to date first.
     pub fn open(&mut self, wanted: Vec<SymbolRequest>, named_until: MonotonicTime) -> CodeMaps {
         if wanted.is_empty() {
             if self.owed > 0 && self.notices.try_send(Notice::Named(named_until)).is_ok() {
@@ -108,7 +108,7 @@ impl CodeMaps {
         }
     }
 
-    /// What is known of one process.
+    /// State of one process.
     ///
     /// # Errors
     /// The reason for its frames to have no names.

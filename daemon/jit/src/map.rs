@@ -1,9 +1,9 @@
-//! The content of a perf map: text lines in, code by address out.
+//! Parses a perf map: text lines in, code by address out.
 //!
-//! Pure: bytes are fed as they were appended to the file, in pieces of any size. A line is
-//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry wins over an earlier
-//! one wherever they overlap, since a runtime that uses memory again appends a new entry. Lines
-//! that make no sense are counted and skipped; the last line waits for its end.
+//! Pure: the bytes are fed as they were appended to the file, in pieces of any size. A line is
+//! `start size name` with hexadecimal numbers (`0x` allowed). A later entry overrides an earlier
+//! one where they overlap, because a runtime that reuses memory appends a new entry. Lines that
+//! make no sense are counted and skipped. An unfinished last line waits for its end.
 
 use super::code::{CodeMap, Lines, When};
 use profile::names;
@@ -15,17 +15,17 @@ pub const LINE_BYTES_MAX: usize = 64 << 10;
 /// Reads one perf map, fed in pieces of any size as the file grows.
 #[derive(Debug, Default)]
 pub struct MapReader {
-    /// Start of a line whose end is not written yet.
+    /// Start of a line that is not completely written yet.
     partial: Vec<u8>,
     /// True inside a line that is too long, until its end.
     skipping: bool,
     skipped: u64,
-    /// What counts, by address; `None`: all of it.
+    /// Addresses of the code to use; `None`: all of it.
     within: Option<Vec<Range<u64>>>,
 }
 
 impl MapReader {
-    /// One whose first bytes may be the rest of a line.
+    /// Creates a reader that may start in the middle of a line.
     pub fn within_a_line() -> MapReader {
         MapReader {
             skipping: true,
@@ -33,7 +33,7 @@ impl MapReader {
         }
     }
 
-    /// One that takes no other code than that of these addresses.
+    /// Restricts it to code at these addresses.
     pub fn only(mut self, within: Vec<Range<u64>>) -> MapReader {
         self.within = Some(within);
         self
@@ -55,7 +55,7 @@ impl MapReader {
             .is_none_or(|within| within.iter().any(holds))
     }
 
-    /// Takes the next bytes of the file, which were written at `read`.
+    /// Feeds the next bytes of the file, written at `read`.
     pub fn feed(&mut self, mut bytes: &[u8], read: When, code: &mut CodeMap) {
         while let Some(end) = bytes.iter().position(|&byte| byte == b'\n') {
             let (line, rest) = bytes.split_at(end);

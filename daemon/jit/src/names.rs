@@ -1,5 +1,5 @@
-//! Names of generated code for people: what a runtime writes to its perf map or jitdump, taken
-//! apart into kind, function, file and line. What is not recognised stays as it is.
+//! Makes names of generated code readable: splits what a runtime writes to its perf map or jitdump
+//! into kind, function, file and line. What is not recognized stays as it is.
 //!
 //! | runtime | it writes | becomes |
 //! |---|---|---|
@@ -17,18 +17,19 @@
 //! | .NET | `void [App] App.Program::Main(string[])[Tier1]` | `App.Program.Main` |
 //! | any | `_ZN3foo3barEi` | `foo::bar(int)` |
 //!
-//! Result types and parameters of Java and .NET methods are dropped: the agents of HotSpot write
-//! none, so a service keeps its names whoever wrote its map, and graphs stay readable. Overloads
-//! then share a name, and are told apart by what is kept beside it, the raw name; so are the tiers
-//! of a compiler. Numbers that a JVM gives hidden classes (`Bar$$Lambda$1/0x00007fc9c8000400`) are
-//! dropped too: they are another in each process. Stubs, adapters, built-ins, handlers and regular
-//! expressions keep their names, prefix and all: they are the runtime's, not the program's.
+//! Result types and parameters of Java and .NET methods are dropped. HotSpot agents write none, so
+//! a service keeps its names whichever agent wrote its map, and graphs stay readable. Overloads
+//! then share a name; their raw names, which are kept too, tell them apart, as they do the tiers of
+//! a compiler. Numbers in the names of a JVM's hidden classes (`Bar$$Lambda$1/0x00007fc9c8000400`)
+//! are dropped too, because they differ between processes. Stubs, adapters, built-ins, handlers and
+//! regular expressions keep their names including prefixes, because they belong to the runtime and
+//! not to the program.
 //!
 //! Checked against Node 20, OpenJDK 17, CPython 3.12 and 3.13, Erlang/OTP 25, PHP 8.2 and wasmtime;
 //! LuaJIT, .NET and perf-map-agent against what their sources and manuals say. wasmtime writes a
 //! function's own name, or `wasm[0]::function[1]`, and needs no rule.
 //!
-//! Names are an attacker's. Nothing here allocates more than a name is long, panics, or recurses.
+//! Names are untrusted. Nothing here allocates more than the length of a name, panics, or recurses.
 
 use profile::names;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef};
@@ -40,7 +41,7 @@ pub const MODULE: &str = "[jit]";
 /// A function without a name.
 const ANONYMOUS: &str = "(anonymous)";
 
-/// What a name says.
+/// Parts of a name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cleaned<'a> {
     /// Compiled, or run by an interpreter.
@@ -80,7 +81,7 @@ impl<'a> Cleaned<'a> {
     }
 }
 
-/// Takes a raw name apart; see the table of the module.
+/// Splits a raw name; see the table of the module.
 pub fn clean(raw: &str) -> Cleaned<'_> {
     const RULES: [fn(&str) -> Option<Cleaned<'_>>; 9] = [
         v8, cpython, erlang, php, luajit, map_agent, hotspot, dotnet, mangled,
@@ -96,7 +97,7 @@ pub fn clean(raw: &str) -> Cleaned<'_> {
         .unwrap_or_else(|| Cleaned::of(name).interpreted_if(is_interpreter(name)))
 }
 
-/// The frame of a raw name: cleaned, with the raw name beside it where that is another.
+/// The frame of a raw name: the cleaned name, and the raw name if it differs.
 ///
 /// `place` is a file and a line known from elsewhere; it wins over what the name says. Texts are
 /// cut at [`names::NAME_BYTES_MAX`], control characters are replaced.
@@ -129,7 +130,7 @@ fn capped(text: &str) -> Cow<'_, str> {
     }
 }
 
-/// Code that runs functions whose names are not in the stack.
+/// Code that runs functions with names that are not in the stack.
 fn is_interpreter(name: &str) -> bool {
     name == "Interpreter"
         || name == "Builtin:InterpreterEntryTrampoline"
@@ -369,7 +370,7 @@ fn hotspot(name: &str) -> Option<Cleaned<'_>> {
     })
 }
 
-/// What a JVM tells hidden classes of one name apart by: an address or a number.
+/// The suffix by which a JVM distinguishes hidden classes of one name: an address or a number.
 fn is_hidden_number(text: &str) -> bool {
     let digits = text.strip_prefix("0x").unwrap_or(text);
     !digits.is_empty() && digits.bytes().all(|byte| byte.is_ascii_hexdigit())

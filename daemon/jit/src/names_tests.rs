@@ -1,4 +1,4 @@
-//! Names as runtimes write them, and what becomes of them.
+//! Tests names as runtimes write them, and how they are shown.
 
 use super::*;
 use proptest::prelude::*;

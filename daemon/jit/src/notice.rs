@@ -1,4 +1,4 @@
-//! What `fp-jit` is told by the sampler and asked by the symbolizer.
+//! Messages to `fp-jit` from the sampler and the symbolizer.
 
 use super::reader::GeneratedCode;
 use host::ids::ProcessId;
@@ -7,14 +7,15 @@ use std::sync::mpsc::SyncSender;
 use std::sync::{Arc, Mutex};
 use unwind::process::{DumpSeen, ProcessInstance};
 
-/// Notices that wait for `fp-jit`, which takes all of them at once. A start of a large host tells
-/// of some hundred processes; what finds no room is told again with the next sample.
+/// Most notices that wait for `fp-jit`, which handles all of them at once. On a large host the
+/// start reports some hundred processes; a notice that does not fit is repeated with the next
+/// sample.
 pub const NOTICES_MAX: usize = 1024;
 
 /// A process with samples to be named.
 #[derive(Debug)]
 pub struct SymbolRequest {
-    /// Which.
+    /// The process.
     pub whose: ProcessInstance,
     /// The addresses that are to have names.
     pub addresses: Vec<u64>,
@@ -22,35 +23,35 @@ pub struct SymbolRequest {
     pub ended: bool,
 }
 
-/// What is known of one process, for the symbolizer.
+/// Names for one process, for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct SharedCodeMap {
-    /// Whose.
+    /// The process.
     pub id: ProcessId,
-    /// What is known; shared, and locked for moments.
+    /// The names; shared, and locked only briefly.
     pub known: Arc<Mutex<GeneratedCode>>,
     /// Its files were not read in time: there may be more.
     pub late: bool,
 }
 
-/// What `fp-jit` is told and asked.
+/// Messages to `fp-jit`.
 #[derive(Debug)]
 pub enum Notice {
     /// A process has its first sample in generated code.
     Met(ProcessInstance),
     /// A process has mapped a jitdump.
     Dump(Box<DumpSeen>),
-    /// A process that was told of has ended, then.
+    /// A reported process has ended, at this time.
     Ended(ProcessId, MonotonicTime),
     /// No sample before this will be asked for.
     Named(MonotonicTime),
     /// Samples are to be named: these processes are to be up to date.
     Refresh {
-        /// Those with samples.
+        /// Processes with samples.
         wanted: Vec<SymbolRequest>,
         /// No sample before this will be asked for.
         named_until: MonotonicTime,
-        /// Where the answer goes.
+        /// Where to send the answer.
         reply: SyncSender<Vec<SharedCodeMap>>,
     },
 }

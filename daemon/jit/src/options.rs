@@ -1,4 +1,4 @@
-//! What is read of generated code: which kinds of files, and how much of them.
+//! Options for reading generated code: which kinds of files, and how much of them.
 
 /// What to read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

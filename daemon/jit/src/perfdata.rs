@@ -1,8 +1,8 @@
-//! What a HotSpot JVM tells of itself in its performance data: a file it maps and keeps up to date.
+//! Parses the performance data of a HotSpot JVM: a file that it maps and keeps up to date.
 //!
 //! Pure: the file's bytes in, text constants out. The layout is that of `perfMemory.hpp`, version
-//! 2: a head of 32 bytes, then entries of a head of 20 bytes, a name and a value. Everything in it
-//! is an attacker's.
+//! 2: a head of 32 bytes, then entries, each with a head of 20 bytes, a name and a value. All of it
+//! is untrusted.
 
 /// Largest file looked at. Unit: bytes. HotSpot makes it 32 KiB large.
 pub const BYTES_MAX: usize = 256 << 10;
@@ -38,7 +38,7 @@ pub fn text<'a>(file: &'a [u8], name: &str) -> Option<&'a str> {
             let value = entry.get(value_at..value_at.checked_add(values)?)?;
             return c_text(value);
         }
-        // An entry without length would be looked at for ever.
+        // An entry with length zero would loop forever.
         at = at.checked_add(length.max(1))?;
     }
     None

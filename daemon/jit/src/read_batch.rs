@@ -1,4 +1,5 @@
-//! Work that `fp-jit` has helpers do: one process after the other, each taken by whoever is free.
+//! A batch of work for `fp-jit`'s helpers: one process after the other, each taken by a free
+//! helper.
 
 use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader};
 use host::ids::ProcessId;
@@ -24,7 +25,7 @@ pub(super) struct Work {
 #[derive(Default)]
 pub(super) struct ReadBatch {
     pub todo: Mutex<VecDeque<Work>>,
-    /// What helpers have in their hands, and since when.
+    /// Work in progress by helpers, and since when.
     pub in_hand: Mutex<Vec<(ProcessId, MonotonicTime)>>,
 }
 

@@ -1,9 +1,9 @@
-//! Reads the files in which one process tells of its generated code: its perf map and its jitdumps.
+//! Reads the perf map and the jitdumps of one process.
 //!
-//! In one place at a time: at rest with `fp-jit`, at work in the hands of a helper, since any call
-//! may take for ever. What is read goes into the [`GeneratedCode`] of the process, which the
-//! symbolizer looks at; its lock is held for one piece of a file at a time and never while a file
-//! is read.
+//! A reader is in one place at a time: with `fp-jit` while idle, with a helper while reading,
+//! because any call may take forever. The result goes into the [`GeneratedCode`] of the process,
+//! which the symbolizer reads. Its lock is held for one piece of a file at a time and never while
+//! reading a file.
 
 use super::allowance::Allowance;
 use super::code::{CodeLookup, CodeMap};
@@ -58,7 +58,7 @@ impl Room {
     }
 }
 
-/// What is known of the generated code of one process.
+/// Everything known about the generated code of one process.
 #[derive(Debug)]
 pub struct GeneratedCode {
     room: Arc<Room>,
@@ -85,8 +85,7 @@ impl GeneratedCode {
         }
     }
 
-    /// Bytes that there is room for beside what all processes hold, and `beside` what is known of
-    /// this one.
+    /// Bytes left, given what all processes hold and `beside` bytes of this one.
     fn room_beside(&self, beside: usize) -> usize {
         let others = self.room.held.load(Ordering::Relaxed);
         let others = others.saturating_sub(self.counted);
@@ -103,7 +102,7 @@ impl GeneratedCode {
         self.dumped.set_bytes_max(dumped);
     }
 
-    /// Counts what is held, and what is held `beside` it. Returns both together.
+    /// Counts what is held, plus `beside` bytes. Returns the sum.
     fn count(&mut self, beside: usize) -> usize {
         let now = self.heap_bytes() + beside;
         let held = &self.room.held;
@@ -116,7 +115,7 @@ impl GeneratedCode {
         now
     }
 
-    /// What lay at an address at a time.
+    /// The code at an address at a time.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let found = match self.dumped.find(address, at) {
             CodeLookup::Nothing => self.listed.find(address, at),
@@ -128,7 +127,7 @@ impl GeneratedCode {
         }
     }
 
-    /// What lay at an address during all of `from..=until`; `None` when it changed, or may have.
+    /// The code at an address during all of `from..=until`; `None` if it changed, or may have.
     pub fn steady(
         &self,
         address: u64,
@@ -154,8 +153,8 @@ impl GeneratedCode {
         is_there(&self.dumped) || is_there(&self.listed)
     }
 
-    /// What rules are looked for by. Whoever writes a jitdump writes there how to step over its
-    /// code.
+    /// The code for which rules are needed. A runtime that writes a jitdump writes there how to
+    /// step over its code.
     fn for_rules(&self) -> &CodeMap {
         match self.listed.is_empty() {
             true => &self.dumped,
@@ -180,7 +179,7 @@ impl Drop for GeneratedCode {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Debug, Default)]
 pub struct ReadRequest {
     /// Addresses with samples: where one of them is not known, other files are looked for.
@@ -195,7 +194,7 @@ pub struct ReadRequest {
     pub named_until: MonotonicTime,
 }
 
-/// What came of it.
+/// Its result.
 #[derive(Debug, Default)]
 pub struct ReadOutcome {
     /// Addresses that are still not known.
@@ -206,7 +205,7 @@ pub struct ReadOutcome {
     pub follows: bool,
     /// Memory held. Unit: bytes.
     pub bytes: usize,
-    /// What was read. Unit: bytes.
+    /// How much was read. Unit: bytes.
     pub read: u64,
     /// Other rules than before for stepping over the code.
     pub rules: Option<Arc<GeneratedRules>>,
@@ -222,7 +221,7 @@ pub struct Reader {
     target: Option<Target>,
     map: Option<MapFile>,
     left: Option<Left>,
-    /// The same of the process whose map this one uses.
+    /// The same for the process that owns this one's map.
     left_of_ancestors: Option<Left>,
     /// When such a process is looked for again.
     inherited_due: MonotonicTime,
@@ -256,12 +255,12 @@ impl MapFile {
 struct DumpFile {
     tail: Tail,
     reader: DumpReader,
-    /// Nothing more can be made of it, or the runtime closed it.
+    /// It is unreadable, or the runtime closed it.
     is_done: bool,
 }
 
 impl Reader {
-    /// Nothing is open yet. `started_by` is the latest time the process can have started.
+    /// Creates it without open files. `started_by` is the latest time the process can have started.
     pub fn new(pid: Pid, started_by: MonotonicTime, options: Options) -> Reader {
         Reader {
             pid,
@@ -279,7 +278,7 @@ impl Reader {
         }
     }
 
-    /// Reads on, and looks for another file when an address is not known. May wait for ever.
+    /// Reads on, and looks for another file if an address is unknown. May wait forever.
     pub fn refresh(
         &mut self,
         request: &ReadRequest,
@@ -392,7 +391,7 @@ impl Reader {
                 continue;
             };
             if look.rewritten {
-                // What it told before keeps its times.
+                // What was read before keeps its times.
                 dump.reader = DumpReader::default();
             }
             let before = dump.tail.read_to();
@@ -531,7 +530,7 @@ impl Reader {
         map || dumps.any(|dump| dump.tail.read_to() < dump.tail.size())
     }
 
-    /// What is held beside what is known. The sampler has the rules too.
+    /// Memory held besides the names. The sampler has the rules too.
     fn heap_bytes(&self) -> usize {
         let map = self.map.as_ref().map_or(0, |file| {
             let newer = file.newer.as_ref().map_or(0, CodeMap::heap_bytes);

@@ -1,15 +1,15 @@
-//! How to step over generated code: rules by address for the code of one process.
+//! Unwind rules for generated code: rules by address for the code of one process.
 //!
-//! Nothing in a file describes generated code. Some runtimes write unwinding information beside it
-//! (jitdump, `written.rs`), and some of it is known by its shape (CPython's trampolines,
-//! `trampolines.rs`). `fp-jit` gathers both in a [`RulesBuilder`] for each process and hands what
-//! it has to the sampler as [`GeneratedRules`]: all rows are computed there, so that the sampler
-//! only searches.
+//! No executable file describes generated code. Some runtimes write unwind information next to the
+//! code (jitdump, `written.rs`), and some code is recognized by its shape (CPython's trampolines,
+//! `trampolines.rs`). `fp-jit` gathers both in a [`RulesBuilder`] per process and hands the result
+//! to the sampler as [`GeneratedRules`]. All rows are computed there, so that the sampler only
+//! searches.
 //!
-//! What is known is of now: code that came over other code has its place from then on, whatever the
-//! time of the sample. A sample that is unwound before its code's rules are there, or after that
-//! code is gone, is unwound without them or by those of the newer code; the engine checks where a
-//! rule leads and counts those that lead nowhere.
+//! The rules describe the present: code that replaced other code has its address from then on,
+//! whatever the time of the sample. A sample unwound before the rules of its code arrive, or after
+//! that code is gone, is unwound without rules or with those of the newer code. The engine checks
+//! where a rule leads and counts rules that lead nowhere.
 
 mod beam;
 mod lent;
@@ -42,7 +42,7 @@ pub const ROWS_MAX: usize = 131_072;
 /// How the names of PHP's stubs start, which are in every perf map and jitdump it writes.
 const PHP_STUBS: &str = "JIT$$";
 
-/// The function whose frame PHP's compiled code runs in.
+/// PHP's compiled code runs in the frame of this function.
 const PHP_LOOP: &[u8] = b"execute_ex";
 
 /// Arenas of trampolines remembered of one process. Unit: arenas, of 64 KiB in CPython: 5,900
@@ -53,14 +53,14 @@ const ARENAS_MAX: usize = 1024;
 /// askings, of a second.
 const UNNAMED_EVERY: u64 = 64;
 
-/// What a builder did, since the last look.
+/// Counters of a builder since the last check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RuleCounts {
     /// Pieces of code that came with rules.
     pub taken: u64,
     /// Trampolines found by their shape.
     pub trampolines: u64,
-    /// Unwinding information that made no sense, or is not of the code it was told for.
+    /// Unwind information that made no sense, or does not belong to the code it came with.
     pub senseless: u64,
     /// Pieces refused at the bounds.
     pub refused: u64,
@@ -86,11 +86,11 @@ enum Beam {
     Unknown,
     /// It is not.
     No,
-    /// By this its stacks are told.
+    /// Unwind rules for stacks of Erlang's virtual machine.
     Stacks(Arc<BeamStacks>),
 }
 
-/// What is to be looked at in a process; see [`RulesBuilder::unseen`].
+/// What needs to be examined in a process; see [`RulesBuilder::unseen`].
 #[derive(Debug)]
 pub struct ToLook {
     pid: Pid,
@@ -108,7 +108,7 @@ pub struct RuleScan {
 }
 
 impl ToLook {
-    /// Looks. Reads files and memory of the process, and so may wait for ever: for helpers.
+    /// Examines the process. Reads its files and memory, and so may wait forever: for helpers only.
     pub fn look(&self) -> RuleScan {
         let stubs = self.stubs.then_some(self.pid);
         RuleScan {
@@ -147,7 +147,7 @@ pub struct RulesBuilder {
 }
 
 impl RulesBuilder {
-    /// Code came, with unwinding information beside it.
+    /// Adds code that came with unwind information.
     pub fn load(&mut self, range: Range<u64>, unwinding: Unwinding<'_>) {
         self.unload(range.clone());
         match written::rows(&range, unwinding) {
@@ -187,11 +187,11 @@ impl RulesBuilder {
         }
     }
 
-    /// What is to be looked at: code among what is named now whose shape may be known, and now and
-    /// then whatever memory may hold such code without a name. Hand it to [`ToLook::look`], in a
-    /// helper, and what that finds to [`RulesBuilder::add`]. Ask once a second while the process
-    /// has samples in generated code; `changed` says that there may be other names than at the last
-    /// call.
+    /// Returns what needs to be examined: code among the current names that may have a known shape
+    /// and, from time to time, any memory that may hold such code without a name. Pass it to
+    /// [`ToLook::look`], in a helper, and its result to [`RulesBuilder::add`]. Call once a second
+    /// while the process has samples in generated code; `changed` says that names may differ from
+    /// the last call.
     pub fn unseen(&mut self, pid: Pid, code: &CodeMap, changed: bool) -> Option<ToLook> {
         self.asked += 1;
         let stubs = match self.lent {
@@ -244,7 +244,7 @@ impl RulesBuilder {
         self.arenas.iter().any(of_arena) || self.pieces.contains_key(&address)
     }
 
-    /// Looks and takes in what was found, while `code` stands still. May wait for ever.
+    /// Examines the process and adds the result, while `code` does not change. May wait forever.
     pub fn look_at(&mut self, pid: Pid, code: &CodeMap) {
         if let Some(asked) = self.unseen(pid, code, true) {
             let seen = asked.look();
@@ -252,7 +252,7 @@ impl RulesBuilder {
         }
     }
 
-    /// Takes in what was found; `code` is what is named now.
+    /// Adds what was found; `code` has the current names.
     pub fn add(&mut self, found: RuleScan, code: &CodeMap) {
         if !matches!(found.beam, Beam::Unknown) {
             self.beam = found.beam;
@@ -316,7 +316,7 @@ impl RulesBuilder {
         Some(Arc::new(rules.with_beam(beam)))
     }
 
-    /// What was done since the last call.
+    /// Counters since the last call.
     pub fn take_counts(&mut self) -> RuleCounts {
         std::mem::take(&mut self.counts)
     }
@@ -326,7 +326,7 @@ impl RulesBuilder {
         self.pieces.len() * 48 + self.known_rows * size_of::<(u32, Rule)>() + self.known.len() * 48
     }
 
-    /// Gives rows to a piece of code, where nothing is. False when the bounds refuse it.
+    /// Adds rows for a piece of code where there are none. False if a bound rejects it.
     fn put(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) -> bool {
         let known = self.known.get(rows).cloned();
         let room = known.is_some() || self.known_rows + rows.len() <= ROWS_MAX;

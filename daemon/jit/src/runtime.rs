@@ -1,9 +1,9 @@
-//! Which runtime a process with generated code is, and how it was started: by what it maps, its
-//! command line, its environment, and what it tells of itself.
+//! Finds out which runtime a process with generated code uses, and how it was started: from its
+//! mappings, command line, environment, and data that it publishes itself.
 //!
-//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait for ever). What
-//! is read is bounded, and of command line and environment, where secrets are, only the answers are
-//! kept.
+//! Reads `/proc/PID` and files of the process, so helpers do it ([`look`] may wait forever). What
+//! is read is bounded. Command line and environment may contain secrets, so only the conclusions
+//! are kept.
 
 pub mod switches;
 
@@ -25,14 +25,14 @@ const WORDS_BYTES_MAX: u64 = 256 << 10;
 /// Longest table of names of a library read. Unit: bytes. libjvm.so has one of 0.1 MB.
 const NAMES_BYTES_MAX: u64 = 8 << 20;
 
-/// What .NET maps its generated code from, unless `DOTNET_EnableWriteXorExecute=0`: programs that
-/// were published as one file have no `libcoreclr.so`.
+/// File from which .NET maps its generated code, unless `DOTNET_EnableWriteXorExecute=0`. It is
+/// needed because programs published as one file have no `libcoreclr.so`.
 const DOTNET_CODE: &str = "memfd:doublemapper";
 
 /// A symbol that HotSpot's library has and no other JVM's: its own tools find its structures by it.
 const HOTSPOT_SYMBOL: &[u8] = b"\0gHotSpotVMStructs\0";
 
-/// What makes code at run time.
+/// The runtime that generates code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Runtime {
     /// OpenJDK's JVM.
@@ -95,12 +95,12 @@ impl Runtime {
     }
 }
 
-/// What was found out of a process.
+/// Facts about a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// What makes its code.
+    /// The runtime that generates its code.
     pub runtime: Runtime,
-    /// Version, where the name of a file tells it: CPython's.
+    /// Version, if the name of a file contains it: CPython's.
     pub version: Option<(u32, u32)>,
     /// True when it maps a jitdump.
     pub dump: bool,
@@ -108,7 +108,7 @@ pub struct Facts {
     pub settings: Settings,
 }
 
-/// What the mappings of a process say.
+/// Facts from the mappings of a process.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Mapped {
     runtime: Option<Runtime>,
@@ -130,7 +130,7 @@ fn open(map: &Map, pid: u32, target: &Target) -> Option<File> {
         .or_else(|| open_mapping(pid, map.start, map.end).ok())
 }
 
-/// Finds out what a process is; `None` when it is gone or another has its pid. May wait for ever.
+/// Finds out what a process is; `None` if it is gone or its pid was reused. May wait forever.
 pub fn look(pid: u32, started_by: MonotonicTime) -> Option<Facts> {
     let target = Target::look(pid, started_by)?;
     let facts = look_at(pid, &target);
@@ -139,7 +139,7 @@ pub fn look(pid: u32, started_by: MonotonicTime) -> Option<Facts> {
     Some(facts)
 }
 
-/// The same of a process that the caller knows to be the one meant.
+/// The same for a process that the caller has verified.
 pub fn look_at(pid: u32, target: &Target) -> Facts {
     let mapped = target::maps_of(pid).map_or_else(|_| Mapped::default(), Mapped::of);
     let mut runtime = mapped.runtime.unwrap_or(Runtime::Unknown);

@@ -1,9 +1,10 @@
-//! The table of processes with generated code: which runtime each is, how much of it has names and
-//! complete stacks, and what came of asking it.
+//! The table of processes with generated code: which runtime each uses, how much of its code has
+//! names and complete stacks, and the result of asking it.
 //!
-//! The symbolizer counts as it names (`aggregate/src/runtimes.rs`), `fp-jit` says what came of
-//! asking, and the status shows it ([`Runtimes::list`]). The table is locked for as long as a few
-//! counters take. Counts are of the last one to two minutes, so that what has been fixed shows.
+//! The symbolizer counts while naming (`aggregate/src/runtimes.rs`), `fp-jit` reports the results
+//! of asking, and the status shows the table ([`Runtimes::list`]). It is locked only for as long as
+//! updating a few counters takes. Counts cover the last one to two minutes, so that a fix shows
+//! soon.
 
 use super::runtime::Facts;
 use hashbrown::HashMap;
@@ -26,13 +27,13 @@ const GENERATION: Duration = Duration::from_secs(60);
 pub struct StackCounts {
     /// Samples.
     pub samples: u64,
-    /// Those whose stack is complete.
+    /// Samples with a complete stack.
     pub complete: u64,
-    /// Those whose stack is not whole and ends at a frame in generated code.
+    /// Samples with an incomplete stack that ends at a frame in generated code.
     pub cut: u64,
     /// Frames in generated code, by samples.
     pub frames: u64,
-    /// Those with a name.
+    /// Frames with a name.
     pub named: u64,
     /// The reason of most others.
     pub reason: Unnamed,
@@ -63,7 +64,7 @@ impl StackCounts {
     }
 }
 
-/// What came of asking a process for its names.
+/// Result of asking a process for its names.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AskReport {
     /// Why there is no map; nothing when there is one.
@@ -91,11 +92,11 @@ pub struct RuntimeEntry {
     pub pid: Pid,
     /// Name of its main thread.
     pub comm: Comm,
-    /// What is known of it; nothing before it was looked at, or when it ended before.
+    /// Facts about it; `None` before it was examined, or if it ended before that.
     pub facts: Option<Facts>,
     /// Counts of the last one to two minutes.
     pub counts: StackCounts,
-    /// What came of asking it, if it was.
+    /// Result of asking it, if it was asked.
     pub asked: Option<AskReport>,
     before: StackCounts,
     /// When it was last looked at.
@@ -113,8 +114,8 @@ pub struct Runtimes {
 pub struct Table {
     /// By process.
     pub entries: HashMap<ProcessId, RuntimeEntry>,
-    /// What came of asking processes whose samples have not been counted yet: a process is asked as
-    /// soon as one is taken. Oldest first.
+    /// Results of asking processes that have no counted samples yet, because a process is asked at
+    /// its first sample. Oldest first.
     pub asked: VecDeque<(ProcessId, AskReport)>,
     generation: MonotonicTime,
 }
@@ -141,7 +142,7 @@ impl Runtimes {
         lock(&self.table)
     }
 
-    /// What came of asking a process.
+    /// Stores the result of asking a process.
     pub fn note_asked(&self, process: ProcessId, report: AskReport) {
         let mut table = self.lock();
         match table.entries.get_mut(&process) {

@@ -1,10 +1,10 @@
-//! A file that a process goes on writing: which it is, how far it was read, and when what is new in
-//! it was written.
+//! Follows a file to which a process keeps writing: which file it is, how far it has been read, and
+//! when new content was written.
 //!
-//! Perf maps and jitdumps are the process's, so they are an attacker's: a file is opened inside the
-//! process's root without following links, must be regular with one name and of the process's user,
-//! and must not be older than the process. It may hang in any call, so everything here is for
-//! helpers.
+//! Perf maps and jitdumps belong to the process, so they are untrusted. A file is opened inside the
+//! process's root without following links; it must be regular, with one name, owned by the
+//! process's user, and not older than the process. Any call may hang, so everything here is for
+//! helpers only.
 
 use super::code::When;
 use super::target::Target;
@@ -40,7 +40,7 @@ pub struct Tail {
     read: u64,
     /// The last bytes read.
     joint: Vec<u8>,
-    /// What is not read yet was written after this.
+    /// Content that was not read yet was written after this time.
     after: MonotonicTime,
     /// The latest time given for what was read.
     by: MonotonicTime,
@@ -49,7 +49,7 @@ pub struct Tail {
     looked: FileState,
 }
 
-/// What a look at a file told.
+/// The state of a file when it was examined.
 #[derive(Clone, Copy, Debug)]
 pub struct FileState {
     /// Its size. Unit: bytes.
@@ -61,8 +61,8 @@ pub struct FileState {
     started: MonotonicTime,
 }
 
-/// What an earlier process left at the path: of no meaning for this one, and neither when this one
-/// goes on writing to it.
+/// A file that an earlier process left at the path: it does not describe this process, even if this
+/// process continues to write to it.
 #[derive(Debug)]
 pub struct Left {
     id: (u64, u64),
@@ -95,7 +95,7 @@ impl Tail {
         self.id == other.id
     }
 
-    /// Nothing of it was there before `other` was last read.
+    /// Sets that none of it existed before `other` was last read.
     pub fn follows(&mut self, other: &Tail) {
         (self.after, self.by) = (other.after, other.by);
     }

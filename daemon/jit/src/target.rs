@@ -1,7 +1,8 @@
-//! The process behind a perf map: who it is, how it calls itself, who owns it, when it started.
+//! Identifies the process behind a perf map: its pid in its own namespace, its owner, and its start
+//! time.
 //!
-//! `/proc/PID` may change hands while it is read. The start time is read before and after
-//! everything else; when it differs, or is later than the sampled process can have started, the
+//! The pid may be reused while `/proc/PID` is read. So the start time is read before and after
+//! everything else. If it differs, or is later than the sampled process can have started, the
 //! process is gone.
 
 use host::proc::{effective_id, start_ticks, status_field};
@@ -43,7 +44,7 @@ pub fn maps_of(pid: u32) -> io::Result<impl BufRead> {
     Ok(BufReader::new(maps.take(MAPS_BYTES_MAX)))
 }
 
-/// What must be known of a process before its files are believed.
+/// Facts about a process that are needed before its files are trusted.
 #[derive(Debug)]
 pub struct Target {
     /// Its root directory.
@@ -120,8 +121,8 @@ pub fn status_of(pid: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&status).into_owned())
 }
 
-/// Who root of a user namespace is outside, from `/proc/PID/uid_map`: lines of first id inside,
-/// first id outside, count.
+/// The outside user id of a user namespace's root, from `/proc/PID/uid_map`: lines of first id
+/// inside, first id outside, count.
 pub fn root_uid(uid_map: &str) -> Option<u32> {
     uid_map.lines().find_map(|line| {
         let mut numbers = line

@@ -1,4 +1,4 @@
-//! Perf maps of real processes, honest and hostile.
+//! Tests perf maps of real processes, honest and hostile.
 //!
 //! Tests that need root or a tool report a skip on stderr where it is missing.
 
@@ -55,7 +55,7 @@ impl Runtime {
         Runtime::within(&format!("mount --bind {} /tmp", tmp.display()), tmp)
     }
 
-    /// One whose `/tmp` is a FUSE file system with a server, itself, that never answers.
+    /// A process with a `/tmp` on a FUSE file system, served by itself, that never answers.
     fn hanging(tmp: &Path) -> Runtime {
         let options = "fd=3,rootmode=40000,user_id=0,group_id=0,allow_other";
         let mount = format!("exec 3<>/dev/fuse && mount -i -t fuse -o {options} none /tmp");
@@ -153,13 +153,13 @@ impl Rig {
         }
     }
 
-    /// What the sampler tells at the first sample.
+    /// Sends what the sampler sends at the first sample.
     fn meet(&mut self, runtime: &Runtime) {
         let met = Notice::Met(Rig::whose(runtime));
         self.watcher.take(std::iter::once(met));
     }
 
-    /// What it tells at the end.
+    /// Sends what the sampler sends at the end.
     fn end(&mut self, runtime: &Runtime) {
         let ended = Notice::Ended(ProcessId(runtime.pid), MonotonicTime::now());
         self.watcher.take(std::iter::once(ended));
@@ -558,7 +558,7 @@ fn more_processes_than_the_bound_are_refused_while_the_others_are_active() {
     assert!(rig.watcher.is_empty(), "nobody has samples any more");
 }
 
-/// The jitdump of a process as its mapping would tell of it: the file that is at the path now.
+/// The jitdump of a process as its mapping would be reported: the file that is at the path now.
 fn dump_seen(runtime: &Runtime, path: &Path) -> DumpSeen {
     let facts = fs::metadata(path).expect("is there");
     let device = facts.dev();
@@ -602,7 +602,7 @@ fn a_jitdump_is_read_if_it_is_the_file_that_was_mapped_and_has_one_name() {
     fs::remove_file(&again).expect("removes");
     assert_eq!(told(&mut rig, dump_seen(&runtime, &path)), (1, 0));
     assert_eq!(told(&mut rig, dump_seen(&runtime, &path)), (0, 0), "known");
-    // As many as are taken of one process were told.
+    // The most jitdumps accepted for one process have been reported.
     assert_eq!(told(&mut rig, dump_seen(&runtime, &path)), (0, 0));
     assert_eq!(rig.counters.jitdumps_untold.load(Ordering::Relaxed), 1);
 }

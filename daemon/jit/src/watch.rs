@@ -1,14 +1,14 @@
-//! The thread `fp-jit`: knows which processes run generated code, and keeps what is known of it up
-//! to date.
+//! The thread `fp-jit`: tracks which processes run generated code, and keeps the names of that code
+//! up to date.
 //!
-//! The sampler tells of a process at its first sample in generated code, of each jitdump that is
-//! mapped, and of the ends of processes it told of; the symbolizer asks for what is known before it
-//! names a batch. Files are opened at the first sample, read on once a second while there are
-//! samples, and read to their end when the process ends, so that names are those of the time of a
-//! sample and outlive the process.
+//! The sampler reports a process at its first sample in generated code, each jitdump that is
+//! mapped, and the end of each reported process. The symbolizer asks for the names before it names
+//! a batch. Files are opened at the first sample, read once a second while there are samples, and
+//! read to their end when the process ends, so that names match the time of a sample and outlive
+//! the process.
 //!
-//! This thread touches no file: helpers, `fp-blocking`, do, and are waited for only so long. A file
-//! that never answers takes one helper, and the names of its own process.
+//! This thread itself accesses no file. Helpers (`fp-blocking`) do, and it waits for them only for
+//! a limited time. A file that never answers costs one helper and the names of its own process.
 
 use super::allowance::Allowance;
 use super::ask::{AttachTarget, RuntimeAttacher};
@@ -39,7 +39,7 @@ pub const PROCESSES_MAX: usize = 1024;
 /// is known no better than this.
 const TICK: Duration = Duration::from_secs(1);
 
-/// The same while there are processes but none has samples: only to forget them in time.
+/// The same while there are processes but none has samples: only needed to forget them in time.
 const LAZY_TICK: Duration = Duration::from_secs(60);
 
 /// How long after its last sample a process's files are read on. Three default windows.
@@ -49,8 +49,8 @@ const ACTIVE: Duration = Duration::from_secs(30);
 /// freed.
 const IDLE_MAX: Duration = Duration::from_secs(600);
 
-/// Where a process has no file yet it is looked for again after this, then twice this and so on,
-/// and with each batch that has samples of it.
+/// If a process has no file yet, the file is looked for again after this time, then twice this and
+/// so on, and with each batch that has samples of it.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// Longest such wait; after it only batches are a reason to look.
@@ -70,17 +70,17 @@ const WAIT: Duration = Duration::from_millis(500);
 /// Longest wait for all of them together: the rest of a window is for naming.
 const WAITS: Duration = Duration::from_secs(2);
 
-/// A process whose files take longer than this is left out at ticks: others come first.
+/// A process with files that take longer than this is skipped at ticks: others come first.
 const SLOW: Duration = Duration::from_millis(200);
 
-/// Who has read this much may take long.
+/// A reader that has read this much is allowed to take long.
 const SLOW_BYTES: u64 = 1 << 20;
 
-/// How long a process is refused whose code is more than there is memory for.
+/// How long a process is rejected if its code needs more memory than there is.
 const REFUSED_FOR: Duration = Duration::from_secs(60);
 
-/// Memory for all that is known, beside the most for one process: as much again, so that a map of
-/// the largest size can be read again while the old one is in use.
+/// Memory for everything known, as a multiple of the most for one process: twice as much, so that a
+/// map of the largest size can be read again while the old one is in use.
 pub const ROOM_OF_MAPS: u64 = 2;
 
 /// Bytes of all files together that are read at once, and for each second since: a hundred
@@ -90,7 +90,7 @@ const ALL_BYTES_AT_ONCE: u64 = 256 << 20;
 /// See [`ALL_BYTES_AT_ONCE`].
 const ALL_BYTES_PER_S: u64 = 16 << 20;
 
-/// What is kept of one process.
+/// State of one process.
 struct Watched {
     whose: ProcessInstance,
     known: Arc<Mutex<GeneratedCode>>,
@@ -100,9 +100,9 @@ struct Watched {
     closed: bool,
     /// Jitdumps to be opened.
     dumps: Vec<DumpSeen>,
-    /// All it was told of.
+    /// All jitdumps reported for it.
     told: Vec<DumpSeen>,
-    /// When it last had samples, or was told of.
+    /// When it last had samples, or was reported.
     used: MonotonicTime,
     ended: Option<MonotonicTime>,
     /// When to look for files again, and how long to wait then.
@@ -114,7 +114,7 @@ struct Watched {
     follows: bool,
     /// Rules that the sampler has not got yet.
     rules: Option<Arc<GeneratedRules>>,
-    /// The sampler was told what there is: its first samples wait for that.
+    /// The sampler has the rules; its first samples wait for that.
     answered: bool,
 }
 
@@ -146,7 +146,7 @@ impl Watched {
         }
     }
 
-    /// Closes its files and forgets what they told: they are read again when they are wanted.
+    /// Closes its files and forgets their content: they are read again when needed.
     fn start_over(&mut self, defaults: &Defaults) {
         let told = std::mem::take(&mut self.told);
         *self = Watched {
@@ -179,7 +179,7 @@ fn started_by(whose: ProcessInstance, created: MonotonicTime) -> MonotonicTime {
     }
 }
 
-/// What every process starts with.
+/// Initial state of every process.
 struct Defaults {
     options: Options,
     room: Arc<Room>,
@@ -193,7 +193,7 @@ pub struct Watcher {
     counters: Arc<SymbolCounters>,
     processes: HashMap<ProcessId, Watched>,
     pub(super) helpers: BlockingPool,
-    /// What helpers bring back.
+    /// Results of helpers.
     done: Arc<Mutex<Vec<Work>>>,
     attacher: RuntimeAttacher,
     /// Rules to the sampler.
@@ -256,7 +256,7 @@ impl Watcher {
         }
     }
 
-    /// Takes in what was told, then answers what was asked.
+    /// Handles the notices, then answers the queries.
     pub fn take(&mut self, notices: impl Iterator<Item = Notice>) {
         let now = MonotonicTime::now();
         let mut due: Vec<ProcessId> = Vec::new();
@@ -294,7 +294,7 @@ impl Watcher {
         self.look_at(due);
     }
 
-    /// Looks for files of processes that were just told of, or ended, and reads what there is.
+    /// Looks for files of processes that were just reported, or ended, and reads them.
     fn look_at(&mut self, mut due: Vec<ProcessId>) {
         if due.is_empty() {
             return;
@@ -372,7 +372,7 @@ impl Watcher {
         shared
     }
 
-    /// What is due once a second.
+    /// Work that is due once a second.
     pub fn tick(&mut self, now: MonotonicTime) {
         self.collect();
         self.forget_ended(now);
@@ -400,7 +400,7 @@ impl Watcher {
         self.look_at(written);
     }
 
-    /// Has helpers do what is wished, and waits for them, for a while.
+    /// Has helpers carry out the requests, and waits for them for a limited time.
     fn work(&mut self, requests: Vec<(ProcessId, ReadRequest)>) {
         self.collect();
         let turn = Arc::new(ReadBatch::default());
@@ -464,7 +464,7 @@ impl Watcher {
         })
     }
 
-    /// Has helpers work until all is done, or time is up. What is late they bring later.
+    /// Has helpers work until everything is done or the time is over. Late results arrive later.
     fn see_through(&mut self, turn: &Arc<ReadBatch>) {
         let started = MonotonicTime::now();
         let waits = WAITS.max(self.wait);
@@ -509,7 +509,7 @@ impl Watcher {
         }
     }
 
-    /// Takes back what helpers have brought.
+    /// Collects the results of helpers.
     fn collect(&mut self) {
         let done: Vec<Work> = std::mem::take(&mut *lock(&self.done));
         let now = MonotonicTime::now();
@@ -551,7 +551,7 @@ impl Watcher {
         }
     }
 
-    /// Gives the sampler the rules it has not got. When its queue is full they wait.
+    /// Sends the sampler the rules it does not have yet. They wait while its queue is full.
     fn send_rules(&mut self) {
         for watched in self.processes.values_mut() {
             let Some(rules) = watched.rules.take() else {
@@ -587,7 +587,7 @@ impl Watcher {
             if named || idle {
                 attacher.forget(id);
             }
-            // Nobody tells again of a jitdump that is mapped.
+            // A mapped jitdump is not reported again.
             let stays = !named && (!idle || !watched.told.is_empty());
             if stays && idle && watched.bytes > 0 {
                 watched.start_over(defaults);
@@ -599,7 +599,7 @@ impl Watcher {
     /// Forgets the process that has been without samples for the longest; false when all have some.
     fn forget_idle(&mut self, now: MonotonicTime) -> bool {
         let idle = self.processes.values().filter(|one| !one.is_wanted(now));
-        // Nobody tells again of a jitdump that is mapped: those that have one go last.
+        // A mapped jitdump is not reported again, so processes that have one go last.
         let first = idle.min_by_key(|one| (!one.told.is_empty(), one.used));
         let Some(id) = first.map(|one| one.whose.id) else {
             return false;

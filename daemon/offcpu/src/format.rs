@@ -1,9 +1,9 @@
-//! Where the fields of the scheduler's tracepoints lie in their raw data.
+//! Finds where the fields of the scheduler's tracepoints are in their raw data.
 //!
 //! Kernel versions differ in offsets, in sizes and in the bits of `prev_state`, so all of it is
-//! read from the `format` files of tracefs (Documentation/trace/events.rst), never taken from
-//! constants. The files are the kernel's, but of its version nothing is known: sizes, numbers and
-//! counts are checked, and what is not understood is an error that says which field.
+//! read from the `format` files of tracefs (Documentation/trace/events.rst), never from constants.
+//! The files come from the kernel, but the version is unknown: sizes, numbers and counts are
+//! checked, and anything not understood is an error that names the field.
 
 use thiserror::Error;
 
@@ -22,8 +22,8 @@ const STATES_MAX: usize = 32;
 const HARDIRQ: u64 = 0x08;
 const SOFTIRQ: u64 = 0x10;
 
-/// States of a thread by letter, as Linux has them since 4.14 (include/linux/sched.h,
-/// `task_index_to_char`): for a format whose `print fmt` lists none.
+/// States of a thread by letter since Linux 4.14 (include/linux/sched.h, `task_index_to_char`), for
+/// a format with a `print fmt` that lists none.
 const DOCUMENTED_STATES: [(u64, u8); 8] = [
     (0x01, b'S'),
     (0x02, b'D'),
@@ -76,7 +76,7 @@ impl Field {
     }
 }
 
-/// What is common to the tracepoints: the id, and in what the kernel was.
+/// Common fields of the tracepoints: the id, and the kernel's context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Common {
     id: u16,
@@ -101,18 +101,18 @@ pub enum Leaving {
     Stopped,
     /// It could go on: another one had to run.
     Preempted,
-    /// For ever.
+    /// The thread has ended.
     Dead,
 }
 
 /// A switch from one thread to another. Thread ids are those of the initial pid namespace; 0: idle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Switch {
-    /// Who leaves.
+    /// The thread that leaves.
     pub prev: u32,
-    /// How.
+    /// How it leaves.
     pub leaving: Leaving,
-    /// Who runs now.
+    /// The thread that runs now.
     pub next: u32,
 }
 
@@ -131,7 +131,7 @@ pub enum Within {
 /// A wake-up of a thread, by the one that is on the CPU or by an interrupt on top of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waking {
-    /// Who is woken.
+    /// The woken thread.
     pub woken: u32,
     /// By what.
     pub within: Within,
@@ -224,7 +224,8 @@ pub struct WakingFormat {
 }
 
 impl WakingFormat {
-    /// The tracepoint. `sched_wakeup` is of no use: it may be told on the CPU of the woken thread.
+    /// The tracepoint. `sched_wakeup` is of no use, because the CPU of the woken thread may record
+    /// it.
     pub const NAME: &str = "sched:sched_waking";
 
     /// Reads a `format` file.

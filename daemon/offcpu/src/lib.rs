@@ -1,16 +1,15 @@
-//! Waits, as captures of event `off-cpu` record them: how long threads waited, where, and who
-//! ended it.
+//! Waits, as recorded by captures of event `off-cpu`: how long threads waited, where, and who woke
+//! them.
 //!
-//! The scheduler tells of each switch and of each wake-up (`format.rs` reads what it tells). The
-//! machine (`machine.rs`) puts them together to waits: from the switch away from a thread that
-//! cannot go on to the switch back to it, with the last wake-up in between. `shape.rs` makes one
-//! stack of a wait. A wait whose switch back is missing ends with its wake-up and is counted as an
-//! estimate; one whose wake-up is missing too is dropped and counted, and so is one that had
-//! started before the capture.
+//! The scheduler reports each switch and each wake-up (`format.rs` parses them). The machine
+//! (`machine.rs`) combines them into waits: from the switch away from a thread that cannot continue
+//! to the switch back to it, with the last wake-up in between. `shape.rs` makes one stack of a
+//! wait. A wait with a missing switch back ends at its wake-up and is counted as an estimate. A
+//! wait without a recorded wake-up too, or one that started before the capture, is dropped and
+//! counted.
 //!
-//! A wait ends when the thread runs again, not when it was woken: what it spent in the queue for a
-//! CPU in between is part of the time it was kept from running, and is added up beside
-//! ([`WaitCounts::delay_ns`]).
+//! A wait ends when the thread runs again, not when it was woken. The time that it then spent in
+//! the run queue is part of the wait and is also summed separately ([`WaitCounts::delay_ns`]).
 #![forbid(unsafe_code)]
 
 pub mod format;
@@ -57,7 +56,7 @@ pub struct Who {
     pub cgroup: CgroupId,
 }
 
-/// Who or what ended a wait.
+/// The waker: who or what ended a wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Waker<'a> {
     /// Name of the thread that did, or was interrupted.
@@ -86,11 +85,11 @@ pub enum Ending<'a> {
 /// A wait that is over, or that goes on at the end of the capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Wait<'a> {
-    /// Who waited.
+    /// The thread that waited.
     pub who: Who,
-    /// What for: any but [`Leaving::Preempted`] and [`Leaving::Dead`].
+    /// Why it left: any reason except [`Leaving::Preempted`] and [`Leaving::Dead`].
     pub leaving: Leaving,
-    /// Where, leaf first.
+    /// Its stack, leaf first.
     pub frames: &'a [host::frame::RawFrame],
     /// How that stack ended.
     pub end: StackEnd,
@@ -155,11 +154,11 @@ impl CpuMask {
 
 macro_rules! wait_counts {
     ($($(#[$meta:meta])* $field:ident,)*) => {
-        /// What was seen in a capture, and what could not be.
+        /// Counts of what a capture saw and missed.
         #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
         pub struct WaitCounts {
             $($(#[$meta])* pub $field: u64,)*
-            /// CPUs whose idle task does not report when it switches to a thread.
+            /// CPUs with an idle task that does not report when it switches to a thread.
             pub silent: CpuMask,
         }
 
@@ -172,7 +171,7 @@ macro_rules! wait_counts {
                 }
             }
 
-            /// What happened since `before` was counted.
+            /// Difference to an earlier count.
             pub fn since(&self, before: &WaitCounts) -> WaitCounts {
                 WaitCounts {
                     $($field: self.$field - before.$field,)*
@@ -194,15 +193,15 @@ wait_counts! {
     ongoing,
     /// Their length up to the end.
     ongoing_ns,
-    /// Waits given out whose end was not seen: they end with their wake-up.
+    /// Waits with an unseen end: they end at their wake-up.
     estimated,
     /// Their length up to the wake-up.
     estimated_ns,
-    /// Waits given out that ended and whose wake-up was not seen.
+    /// Waits that ended without a recorded wake-up.
     wakers_unseen,
     /// Large copies that showed what likeness would have said of the same wait.
     alike_checked,
-    /// Those of these copies that showed the likeness to be wrong.
+    /// Copies among these that showed the estimate to be wrong.
     alike_wrong,
     /// Waits shorter than was asked for: left out.
     short,
@@ -215,12 +214,12 @@ wait_counts! {
     /// Threads that ran before they were seen to leave: if they had been waiting when the capture
     /// started, that wait is not known.
     started_before,
-    /// Waits of which a record was lost, or may have been, and whose wake-up was not seen: left
-    /// out, for they may have been several.
+    /// Waits without a recorded wake-up of which a record was lost, or may have been: dropped,
+    /// because they may have been several waits.
     unknown,
     /// The most that they can have lasted, as far as a start is known.
     unknown_ns,
-    /// Those of the unknown waits that went on while records were lost.
+    /// Unknown waits that were in progress while records were lost.
     unknown_lost,
     /// Times a thread was not followed because [`THREADS_MAX`] are.
     threads_refused,
@@ -243,7 +242,7 @@ impl WaitCounts {
         self.alike_wrong += after.wrong - before.wrong;
     }
 
-    /// What a profile says of its waits.
+    /// Statistics of the waits for a profile.
     pub fn summary(&self) -> profile::Waits {
         profile::Waits {
             complete: self.waits - self.estimated - self.ongoing,
@@ -275,7 +274,7 @@ impl WaitCounts {
         }
     }
 
-    /// What the reader of a capture must know, for people.
+    /// Notices for the reader of a capture.
     pub fn notices(&self) -> Vec<String> {
         let seconds = |ns: u64| ns as f64 / 1e9;
         let mut notices = Vec::new();

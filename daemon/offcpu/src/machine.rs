@@ -1,23 +1,23 @@
-//! From switches and wake-ups to waits: a table of threads, driven in order of time.
+//! Combines switches and wake-ups into waits: a table of threads, driven in order of time.
 //!
-//! Called by the sampler thread, which tells of each record what it means for whom: on a switch
-//! first who leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then who comes
-//! ([`Machine::runs`]). No clock, no I/O; nothing is allocated once table and stacks have grown to
-//! what the load needs. Idle tasks, which all have the id 0, are nobody.
+//! Called by the sampler thread, which translates each record: for a switch first the thread that
+//! leaves ([`Machine::waits`], [`Machine::preempted`], [`Machine::ends`]), then the thread that
+//! comes ([`Machine::runs`]). It uses no clock and no I/O, and allocates nothing once the table and
+//! the stacks have grown to what the load needs. Idle tasks, which all have the id 0, are ignored.
 //!
-//! Which wake-up ended a wait: the last one before the thread ran. `try_to_wake_up`
-//! (kernel/sched/core.c) tells only of a wake-up that changes the state of the thread, and a thread
-//! that was woken is not woken again until it has run. Between the moment a thread makes up its
-//! mind to wait and the record of its switch another CPU may wake it: such a wake-up comes before
-//! the switch, and is kept for it.
+//! The wake-up that ended a wait is the last one before the thread ran. `try_to_wake_up`
+//! (kernel/sched/core.c) reports only a wake-up that changes the state of the thread, and a thread
+//! that was woken is not woken again until it has run. Between the moment a thread decides to wait
+//! and the record of its switch, another CPU may wake it: such a wake-up comes before the switch
+//! and is kept for it.
 //!
-//! Some switches to a thread are never recorded. After a CPU was taken offline and back, Linux 6.11
-//! and later record none of its idle task until the next boot, so whoever leaves such a CPU after
-//! it was idle came unseen. A thread records its own leaving, so it waited once between two of
-//! these, and the first wake-up after the first ended that wait: the wait then ends there, as an
-//! estimate ([`WaitCounts::estimated`]). The same holds where records were lost after the wake-up.
-//! Once a CPU is known to be silent its threads are asked to tell themselves when they come
-//! ([`Machine::arrives`]), which costs a record more each.
+//! Some switches to a thread are never recorded. After a CPU was taken offline and online again,
+//! Linux 6.11 and later record none of its idle task until the next boot, so switches from idle to
+//! a thread on that CPU are missing. A thread records when it leaves, so it waited once between two
+//! such records, and the first wake-up after the first record ended that wait. The wait then ends
+//! there, as an estimate ([`WaitCounts::estimated`]). The same applies if records were lost after
+//! the wake-up. Once a CPU is known to be silent, its threads are made to report their arrival
+//! ([`Machine::arrives`]), at the cost of one more record each.
 
 use super::format::Leaving;
 use super::stacks::{StackRef, Stacks};
@@ -32,15 +32,15 @@ use std::time::Duration;
 /// Frames of a stack that found no room.
 const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(Unnamed::Limit)];
 
-/// CPUs that are told apart; `NR_CPUS` of the largest kernels is 8,192.
+/// Most CPUs; `NR_CPUS` of the largest kernels is 8,192.
 const CPUS_MAX: usize = 1 << 14;
 
 /// When and where a record was made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct At {
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
-    /// Where.
+    /// The CPU.
     pub cpu: CpuId,
 }
 
@@ -66,7 +66,7 @@ impl Loss {
 /// A thread that starts to wait.
 #[derive(Clone, Copy, Debug)]
 pub struct Waiting<'a> {
-    /// Who.
+    /// The thread.
     pub who: Who,
     /// How it leaves.
     pub leaving: Leaving,
@@ -90,17 +90,17 @@ struct Place {
     first: Option<Woken>,
 }
 
-/// Which events have told of a switch or a wake-up.
+/// Which events have reported a switch or a wake-up.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum SeenBy {
-    /// The one that tells of every switch.
+    /// The event that reports every switch.
     Every,
     /// The one that copies stacks.
     Copying,
     Both,
 }
 
-/// Who woke it, and when.
+/// Its waker, and when.
 struct Woken {
     time: MonotonicTime,
     /// No switch was lost between the start of the wait and this, so it ended that wait and no
@@ -136,12 +136,12 @@ enum End {
     Ongoing,
 }
 
-/// What is known of a CPU.
+/// State of a CPU.
 #[derive(Clone, Copy, Default)]
 struct Cpu {
     /// Switches seen.
     switches: u64,
-    /// Who runs since the newest of these; 0: the idle task.
+    /// The thread that runs since the newest of these; 0: the idle task.
     next: Option<Tid>,
     /// A switch away from its idle task was seen.
     idle_left: bool,
@@ -149,8 +149,8 @@ struct Cpu {
     unseen: u32,
 }
 
-/// Threads that come unseen to a CPU, whose idle task was never seen to leave, before it is called
-/// silent: a record that the kernel skips now and then does not make it so.
+/// Number of threads that arrive unannounced on a CPU, while its idle task never reports leaving,
+/// before the CPU is called silent. A record that the kernel skips now and then is not enough.
 pub(super) const SILENT_MIN: u32 = 16;
 
 struct Thread {
@@ -180,7 +180,7 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// One that leaves out waits shorter than `min_wait`.
+    /// Creates a machine that leaves out waits shorter than `min_wait`.
     pub fn new(min_wait: Duration) -> Machine {
         Machine::with_bounds(min_wait, THREADS_MAX, FRAMES_MAX)
     }
@@ -213,7 +213,7 @@ impl Machine {
     }
 
     /// Switches are missing, or may be. Every wait that started before the end of that time and had
-    /// not ended before its start is unknown. Told before the records of that time.
+    /// not ended before its start is unknown. Must be called before the records of that time.
     pub fn lost_switches(&mut self, loss: Loss) {
         self.coming[0] = Some(loss.with(self.coming[0]));
     }
@@ -246,8 +246,8 @@ impl Machine {
         }
     }
 
-    /// A thread leaves its CPU, to wait. `copied`: told by the event that copies stacks, which
-    /// tells of a switch beside the one that tells of every switch, before it or after.
+    /// A thread leaves its CPU to wait. `copied`: reported by the event that copies stacks, which
+    /// reports a switch in addition to the event for all switches, before it or after.
     ///
     /// `emit` gets the wait before, if that ended unseen.
     pub fn waits(
@@ -265,7 +265,8 @@ impl Machine {
             && place.since >= self.doubt
             && place.is_of(at.cpu, switch, copied)
         {
-            // The same switch, told twice: the larger copy counts, unless it alone ends too early.
+            // The same switch, reported twice: the larger copy counts, unless only that one is
+            // incomplete.
             let better = match (waiting.end.is_complete(), place.end.is_complete()) {
                 (true, false) => true,
                 (false, true) => false,
@@ -315,7 +316,7 @@ impl Machine {
         self.ends(at, tid, emit);
     }
 
-    /// A thread leaves its CPU for ever. `emit` as in [`Machine::waits`].
+    /// A thread ends and leaves its CPU. `emit` as in [`Machine::waits`].
     pub fn ends(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
         self.switch_of(at.cpu, true);
         self.cpu(at.cpu).idle_left |= tid == Tid(0);
@@ -356,29 +357,31 @@ impl Machine {
         }
     }
 
-    /// A thread runs, as it tells itself. Where the switch to it told of it before, nothing is new.
+    /// A thread reports itself that it runs. If the switch to it was already reported, nothing
+    /// changes.
     pub fn arrives(&mut self, at: At, tid: Tid, emit: &mut impl FnMut(Wait<'_>)) {
         if self.cpu(at.cpu).next != Some(tid) {
             self.runs(at, tid, emit);
         }
     }
 
-    /// Who a thread was when it was last seen to leave. One that ends leaves some more times when
-    /// its process has forgotten it.
+    /// Identity of a thread when it was last seen leaving. An ending thread leaves a few more times
+    /// after its process has forgotten it.
     pub fn who(&self, tid: Tid) -> Option<Who> {
         self.threads.get(&tid).map(|thread| thread.who)
     }
 
-    /// True when it is of use to tell who wakes this thread.
+    /// True if the waker of this thread is needed.
     pub fn wants_waker(&self, tid: Tid) -> bool {
         self.threads.contains_key(&tid)
     }
 
-    /// A thread is woken. `copied`: told by the event that copies stacks, as in [`Machine::waits`].
+    /// A thread is woken. `copied`: reported by the event that copies stacks, as in
+    /// [`Machine::waits`].
     ///
-    /// Where both events tell of a wake-up, the thread on the CPU is the same and woke the same
-    /// thread, and has not been away in between: of one that woke it twice, the first time to no
-    /// effect, the newest stack that is not a copy counts.
+    /// If both events report a wake-up, the thread on the CPU is the same, it woke the same thread,
+    /// and it has not left in between. If it woke that thread twice, the first time without effect,
+    /// the newest stack that is not a copy counts.
     pub fn woken(&mut self, at: At, tid: Tid, waker: &Waker<'_>, copied: bool) {
         let switch = self.switch_of(at.cpu, false);
         let Some(thread) = self.threads.get_mut(&tid) else {
@@ -432,7 +435,7 @@ impl Machine {
         self.release(None, before);
     }
 
-    /// Gives out the waits that go on at `end`, up to it, and forgets all threads.
+    /// Emits the waits that are still in progress at `end`, up to it, and forgets all threads.
     pub fn finish(&mut self, end: MonotonicTime, emit: &mut impl FnMut(Wait<'_>)) {
         self.reach(end);
         let mut threads = std::mem::take(&mut self.threads);
@@ -466,8 +469,8 @@ impl Machine {
         }
     }
 
-    /// Ends a wait whose end was not seen: at its wake-up, if that was, else it is dropped. Returns
-    /// the wake-up that is of the wait after it.
+    /// Ends a wait with an unseen end: at its wake-up if there was one, otherwise it is dropped.
+    /// Returns the wake-up that belongs to the next wait.
     fn end_unseen(
         &mut self,
         now: MonotonicTime,
@@ -679,7 +682,7 @@ impl Machine {
 }
 
 impl Place {
-    /// True when a record tells of the switch that this is of.
+    /// True if a record reports the switch to which this belongs.
     fn is_of(&self, cpu: CpuId, switch: u64, copied: bool) -> bool {
         let same = match self.seen_by {
             // The copy comes after: of the newest switch.

@@ -1,4 +1,4 @@
-//! The events of an off-CPU capture by their numbers, and how their samples are read.
+//! The numbering of an off-CPU capture's events, and how their samples are read.
 
 use super::format::{SwitchFormat, WakingFormat};
 

@@ -1,10 +1,10 @@
-//! One stack of a wait: where it waited, and towards the leaf from there who ended it.
+//! Makes the stack of a wait: where the thread waited and, towards the leaf, who woke it.
 //!
-//! From the root: the stack of the thread that waits; `[uninterruptible]` or `[stopped]` where it
-//! was; a frame that names who woke it; the waker's stack turned over, so that its leaf, the
-//! wake-up, stands next to the wait and its root at the tip. A flame graph so tells the waits of
-//! one place apart by who ended them, the way off-wake graphs are drawn. An interrupt has only its
-//! own frames: what it had interrupted has nothing to do with the wait.
+//! From the root: the stack of the waiting thread; `[uninterruptible]` or `[stopped]` if it was; a
+//! frame that names the waker; and the waker's stack turned over, so that its leaf, the wake-up, is
+//! next to the wait and its root at the tip. In a flame graph, waits at one place are thus
+//! separated by waker, as in off-wake graphs. For an interrupt only its own frames are used,
+//! because the interrupted code has nothing to do with the wait.
 
 use super::format::{Leaving, Within};
 use super::{Ending, WAKER_FRAMES_MAX, Wait, Waker};
@@ -40,9 +40,9 @@ pub fn stack_of(wait: &Wait<'_>, out: &mut Vec<RawFrame>) {
     out.extend_from_slice(wait.frames);
 }
 
-/// What is kept of a waker whose stack is `frames`, leaf first and whole when `whole`. `entries`
-/// are address ranges of the kernel's entries into interrupts, sorted: behind them lies what was
-/// interrupted.
+/// The kept frames of a waker with the stack `frames`, leaf first; `whole` says that the stack is
+/// complete. `entries` are the sorted address ranges of the kernel's entries into interrupts: the
+/// frames after them were interrupted.
 pub fn waker_of<'a>(
     (thread, cgroup): (Comm, CgroupId),
     within: Within,

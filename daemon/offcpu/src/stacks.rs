@@ -1,8 +1,8 @@
-//! Stacks of threads that wait, each distinct one once, as long as a wait needs it.
+//! Stacks of waiting threads: each distinct one is stored once, for as long as a wait needs it.
 //!
 //! Many threads wait at the same place, so stacks are shared and counted. Buffers are kept by size
-//! class and used again: where no stack is longer than those before, nothing is allocated. Called
-//! by the sampler thread.
+//! class and reused: nothing is allocated unless a stack is longer than those before. Called by the
+//! sampler thread.
 
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;
@@ -11,7 +11,7 @@ use std::hash::BuildHasher;
 /// Frames of the smallest buffer; each class has twice those of the one before.
 const SMALLEST: usize = 8;
 
-/// Classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames beside 127 of a
+/// Size classes of buffers: up to 1,024 frames. The deepest walk has 512 user frames plus 127 of a
 /// chain.
 const CLASSES: usize = 8;
 
@@ -37,7 +37,7 @@ pub struct Stacks {
     held_max: usize,
 }
 
-/// The class whose buffers have room for so many frames; `None`: none has.
+/// The class with room for this many frames; `None`: there is none.
 fn class_of(frames: usize) -> Option<usize> {
     (0..CLASSES).find(|&class| SMALLEST << class >= frames)
 }
@@ -105,7 +105,7 @@ impl Stacks {
         &self.slots[stack.0 as usize].frames
     }
 
-    /// Gives a stack back.
+    /// Releases a stack.
     pub fn release(&mut self, stack: StackRef) {
         let at = stack.0;
         let slot = &mut self.slots[at as usize];

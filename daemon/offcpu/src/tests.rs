@@ -1,4 +1,4 @@
-//! The machine next to a model: a small scheduler that knows what each thread did when.
+//! Tests the machine against a model: a small scheduler that knows what each thread did when.
 
 mod cases;
 
@@ -18,7 +18,7 @@ const THREADS: u32 = 7;
 /// Waker of a wait that nobody was seen to end.
 const UNSEEN: u32 = u32::MAX;
 
-/// Which of the two events tells of a switch first, and whether the one that copies does at all.
+/// Which of the two events reports a switch first, and whether the copying one does at all.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Copied {
     No,
@@ -46,7 +46,7 @@ struct Event {
     kind: EventKind,
 }
 
-/// CPUs whose idle task records no switch.
+/// CPUs with an idle task that records no switch.
 type Silent = [bool; CPUS];
 
 /// A wait as the model knows it and as the machine gives it out.
@@ -80,7 +80,7 @@ enum Since {
     Waits(Known),
 }
 
-/// A machine of some CPUs whose threads are moved by what a test draws.
+/// A machine with some CPUs; the test's random choices move its threads.
 struct World {
     now: u64,
     current: [u32; CPUS],
@@ -157,7 +157,8 @@ impl World {
         }
     }
 
-    /// Tells of a wake-up of a thread that runs: of no effect, or of effect when it then blocks.
+    /// Reports a wake-up of a running thread: it has no effect, or takes effect when the thread
+    /// then blocks.
     fn wake_running(&mut self, cpu: usize, by: usize) -> Option<u32> {
         let woken = self.current[cpu];
         (woken != 0 && cpu != by).then(|| {
@@ -463,7 +464,7 @@ proptest! {
             let known = known.unwrap();
             most_ns += known.length;
             let until_woken = known.woken.saturating_sub(known.start);
-            // A wait whose end nobody can know of goes on to the end of the capture.
+            // A wait without any sign of its end continues to the end of the capture.
             let ongoing = wait.waker.is_none() && wait.length == world.now - wait.start;
             // A thread that was woken before it left for the first time: of that wake-up nobody
             // knows. The next one need not have had an effect, and each later one may be taken for

@@ -1,13 +1,13 @@
 //! One ring of a CPU: its event, and what is known of its losses.
 //!
-//! A scan of a ring goes over its records once, in the order they were written, which is where the
-//! record before and the record after a loss stand beside each other. What a scan finds is kept
-//! apart until the drain is done with it: a drain that takes less than it saw scans again.
+//! A scan reads the records of a ring once, in the order they were written, so that it sees the
+//! records before and after a loss next to each other. Its findings are kept separate until the
+//! drain is done with them: a drain that takes fewer records than were scanned scans again.
 //!
-//! A ring goes on, whatever lies in it. A record waits for its time only while that is not later
-//! than now; one from the future is damaged, and is skipped and counted. Times of one ring never go
-//! back: a record older than the one before it counts as of that one's time. A ring that is nearly
-//! full and still does not move is flushed.
+//! A ring keeps working whatever it contains. A record waits for its time only if that is not later
+//! than now; one from the future is damaged, skipped and counted. Times in one ring never go back:
+//! a record older than the one before it gets that one's time. A ring that is nearly full and still
+//! does not move is flushed.
 
 use crate::error::RingsError;
 use crate::event::{self, EventKind, EventSpec, Feature, Features};
@@ -65,7 +65,7 @@ impl CpuCounts {
     }
 }
 
-/// What is known of the records of a ring up to some position.
+/// State of a ring's records up to some position.
 #[derive(Clone, Copy, Debug)]
 struct RingState {
     meter: LossMeter,
@@ -82,7 +82,7 @@ struct RingState {
 }
 
 impl RingState {
-    /// Loss told by a record; the event's own count may have known before.
+    /// A record reports a loss; the event's own count may already include it.
     fn lost_record(&mut self, records: u64) {
         let before = self.told.max(self.counted);
         self.told = self.told.saturating_add(records);
@@ -105,9 +105,9 @@ impl RingState {
 pub struct CpuRing {
     /// Which CPU.
     pub cpu: CpuId,
-    /// None in benches and tests, whose rings no kernel fills.
+    /// None in benches and tests with rings that no kernel fills.
     counter: Option<Counter>,
-    /// Tells of threads that come to the CPU, into the same ring.
+    /// Reports threads that arrive on the CPU, into the same ring.
     arrivals: Option<Counter>,
     /// It holds the side band alone, and no samples.
     is_side_band: bool,
@@ -115,10 +115,10 @@ pub struct CpuRing {
     counts_losses: bool,
     /// The event says for how long it was counted.
     counts_times: bool,
-    /// What a ring that no kernel fills says in its place.
+    /// Values for a ring that no kernel fills.
     told_times: Option<(u64, u64)>,
     told_lost: Option<u64>,
-    /// What each sample stands for, where samples do not say; else 0.
+    /// Weight of each sample if samples do not contain it; else 0.
     fixed_period: u64,
     /// After the records given back, and after those of the scan.
     known: RingState,
@@ -126,7 +126,7 @@ pub struct CpuRing {
     /// Head when the scan started, and up to where it has gone.
     head: Position,
     scanned: Position,
-    /// Its CPU is not to be sampled through this ring any more: it goes when it is empty.
+    /// Its CPU is no longer sampled through this ring, which is removed once it is empty.
     leaving: bool,
     /// The scan ended because it found its share, not because there was no more.
     more: bool,
@@ -140,24 +140,24 @@ pub struct CpuRing {
 #[derive(Clone, Copy, Debug, Default)]
 struct Still {
     since: Option<MonotonicTime>,
-    /// Scans whose losses are of a ring that stands still: the one now, and the next one, because a
-    /// `LOST` record is written when there is room again.
+    /// Number of scans with losses that belong to a stall: this one and the next, because a `LOST`
+    /// record is written when there is room again.
     scans: u8,
 }
 
-/// What a scan of all rings finds.
+/// Result of a scan of all rings.
 pub(super) struct ScanResult {
     /// Records, by time, number of the ring, and position in it.
     pub(super) index: Vec<(MonotonicTime, u32, Position)>,
     /// Samples that are missing, by number of the ring.
     pub(super) gaps: Vec<(u32, LossGap)>,
-    /// What is not younger than this belongs to the rings before these.
+    /// Records that are not younger than this belong to the previous rings.
     pub(super) start: MonotonicTime,
-    /// Where a record that wraps is put together.
+    /// Buffer for a record that wraps.
     pub(super) scratch: Scratch,
 }
 
-/// What a scan does with records beyond the share of its ring.
+/// What to do with records beyond a ring's share.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum OverflowPolicy {
     /// They wait for the next scan.
@@ -192,7 +192,7 @@ impl CpuRings {
             side_band,
             features,
         } = event::open(cpu, spec, features)?;
-        // First, so that no sample is of a process that nobody tells of.
+        // Opened first, so that no sample belongs to an unreported process.
         let side_band = side_band.map(|counter| {
             CpuRing::mapped(
                 cpu,
@@ -226,7 +226,7 @@ impl CpuRings {
 }
 
 impl From<CpuRing> for CpuRings {
-    /// One for all records.
+    /// One ring for all records.
     fn from(samples: CpuRing) -> CpuRings {
         CpuRings {
             samples,
@@ -290,7 +290,7 @@ impl CpuRing {
         let start = MonotonicTime::now();
         let known = RingState {
             meter: LossMeter::new(pace, start),
-            // Tells when sampling started until there is a sample.
+            // Until there is a sample, this is the time when sampling started.
             counts: CpuCounts {
                 newest: start,
                 ..CpuCounts::default()
@@ -323,7 +323,7 @@ impl CpuRing {
         }
     }
 
-    /// The same ring for the side band alone.
+    /// Makes this ring one for the side band only.
     pub fn of_side_band(mut self) -> CpuRing {
         self.is_side_band = true;
         self
@@ -349,7 +349,7 @@ impl CpuRing {
         self.fd().map(|fd| (fd, self.is_side_band))
     }
 
-    /// Has the ring tell of each thread that comes to the CPU, from now on.
+    /// Makes the ring report each thread that arrives on the CPU, from now on.
     ///
     /// # Errors
     /// When the kernel refuses.
@@ -363,8 +363,8 @@ impl CpuRing {
         Ok(())
     }
 
-    /// What this CPU's clock would have sampled from `since` to `until`, or to the start of this
-    /// ring.
+    /// Number of samples that this CPU's clock would have taken from `since` to `until`, or to the
+    /// start of this ring.
     pub(super) fn missed_between(
         &self,
         since: MonotonicTime,
@@ -382,7 +382,7 @@ impl CpuRing {
         }
     }
 
-    /// True when it was told to leave and nothing is in it any more.
+    /// True if it was asked to leave and is empty.
     pub(super) fn has_left(&self) -> bool {
         self.leaving && self.ring.tail() == self.ring.head()
     }
@@ -463,7 +463,7 @@ impl CpuRing {
         None
     }
 
-    /// Passes over a record whose time is not known. What it says of losses holds all the same.
+    /// Skips a record with an unknown time. What it reports about losses still counts.
     fn skip(&mut self, flow: FlowEvent) {
         self.seen.counts.malformed += 1;
         match flow {
@@ -609,12 +609,12 @@ impl CpuRing {
         event::read_counts(counter.as_raw_fd(), self.counts_losses, true)?.times
     }
 
-    /// Has a ring that no kernel fills say for how long its event was counted: tests.
+    /// Sets for how long the event of a ring that no kernel fills was counted, for tests.
     pub fn tell_times(&mut self, enabled_ns: u64, running_ns: u64) {
         self.told_times = Some((enabled_ns, running_ns));
     }
 
-    /// Has a ring that no kernel fills say how many records found no room: tests.
+    /// Sets how many records a ring that no kernel fills lost, for tests.
     pub fn tell_lost(&mut self, records: u64) {
         self.told_lost = Some(records);
     }

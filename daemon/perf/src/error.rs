@@ -1,4 +1,4 @@
-//! Why rings could not be opened.
+//! Reasons why rings could not be opened.
 
 use crate::event::OpenError;
 use std::io;
@@ -21,7 +21,7 @@ pub enum RingsError {
         cpu: u32,
         /// Bytes asked for.
         bytes: usize,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -30,11 +30,11 @@ pub enum RingsError {
     Enable {
         /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Memory beside the rings.
+    /// Memory other than the rings.
     #[error("failed to map memory for records")]
     Memory(#[source] io::Error),
     /// A kernel that takes less for one CPU than for the others.

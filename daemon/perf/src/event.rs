@@ -1,8 +1,8 @@
-//! Opening the sampling event of one CPU, with a ladder for older kernels.
+//! Opens the sampling event of one CPU, with fallbacks for older kernels.
 //!
-//! `perf_event_open` answers EINVAL for any bit it does not know without saying which. The ladder
-//! drops optional features newest first until the kernel agrees; what was dropped is reported in
-//! `status`, because each has a consequence for the profile.
+//! `perf_event_open` answers EINVAL for any bit that it does not know, without saying which. So
+//! optional features are dropped newest first until the kernel accepts the event. `status` reports
+//! which were dropped, because each has a consequence for the profile.
 
 use crate::arch::USER_REGS;
 use crate::record::Layout;
@@ -61,7 +61,7 @@ pub struct EventSpec {
     pub build_ids: bool,
 }
 
-/// Which records an event brings.
+/// The kinds of records from an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Brings {
     /// Samples and the side band.
@@ -75,7 +75,7 @@ enum Brings {
 /// A feature the daemon can do without, and the kernel that brought it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Feature {
-    /// Lost counts per event (6.0): without it only `LOST` records tell.
+    /// Lost counts per event (6.0): without it only `LOST` records report losses.
     ReadLost,
     /// Build ids in mappings (5.12): without it files are known by inode.
     BuildId,
@@ -114,7 +114,7 @@ pub struct Features {
 }
 
 impl Features {
-    /// Those that an event is opened with at first.
+    /// Features with which an event is opened first.
     pub fn of(spec: &EventSpec) -> Features {
         Features {
             dropped: 0,
@@ -133,13 +133,13 @@ impl Features {
         self.without_build_ids && !self.missing().contains(&Feature::BuildId)
     }
 
-    /// What the kernel does not have.
+    /// Features that the kernel does not support.
     pub fn missing(self) -> &'static [Feature] {
         static LADDER: [Feature; 4] = Feature::LADDER;
         &LADDER[..self.dropped]
     }
 
-    /// One feature less; `None` at the bottom.
+    /// The set with one feature less; `None` if none is left.
     pub(super) fn fewer(self) -> Option<Features> {
         (self.dropped < Feature::LADDER.len()).then_some(Features {
             dropped: self.dropped + 1,
@@ -197,7 +197,7 @@ pub enum OpenError {
         event: String,
         /// The filter.
         filter: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -208,7 +208,7 @@ pub enum OpenError {
         event: String,
         /// The CPU.
         cpu: u32,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -221,7 +221,7 @@ pub struct Opened {
     pub samples: Counter,
     /// Brings the side band, where that has a ring of its own.
     pub side_band: Option<Counter>,
-    /// What the kernel took.
+    /// Features that the kernel accepted.
     pub features: Features,
 }
 
@@ -277,7 +277,7 @@ fn open_one(
     }
 }
 
-/// What an event tells of itself when it is read, by its `read_format`.
+/// The counts in an event's own `read_format`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct ReadCounts {
     /// Records that found no room in the ring, as the kernel counts them: it knows before a `LOST`
@@ -297,8 +297,7 @@ pub(super) fn read_counts(event: RawFd, lost: bool, times: bool) -> Option<ReadC
     (read == size_of_val(words) as isize).then(|| counts_in(words, lost, times))
 }
 
-/// Takes apart what a read brings: the event's value, then the times, then the count of lost
-/// records.
+/// Parses the result of a read: the event's value, then the times, then the count of lost records.
 fn counts_in(words: &[u64], lost: bool, times: bool) -> ReadCounts {
     let lost_at = if times { 3 } else { 1 };
     let word = |at: usize| words.get(at).copied();
@@ -365,7 +364,7 @@ fn builder(cpu: CpuId, spec: &EventSpec, features: Features, brings: Brings) -> 
     builder
 }
 
-/// What the kernel's refusal means, with what to do instead where the event does not exist.
+/// Explains the kernel's error, with an alternative if the event does not exist.
 pub(super) fn explain(cpu: CpuId, event: &str, hint: &str, source: io::Error) -> OpenError {
     let (event, cpu) = (event.to_owned(), cpu.0);
     match source.raw_os_error() {

@@ -1,11 +1,11 @@
 //! Samples from the kernel: opening the events, reading the rings, parsing the records.
 //!
-//! Data flows [`event`] (one per CPU) → [`ring`] (its buffer) → [`cpu_ring`] (both, with what
-//! [`loss`] tells of what is missing) → [`rings`] (all of them, in order of time) → [`record`]
-//! (what a record says). Captures have rings of their own ([`rings::sets`]) for events of their own
-//! ([`probe`]), drained with the others. [`plan`] decides how much is copied and how large rings
-//! are; [`watch`] tells whether a word of a thread was written; [`others`] knows whom our events
-//! would harm; [`arch`] knows what the architecture's samples carry.
+//! Data flows from [`event`] (one per CPU) to [`ring`] (its buffer), [`cpu_ring`] (both, with the
+//! losses found by [`loss`]), [`rings`] (all of them, in order of time) and [`record`] (parsed
+//! records). Captures have their own rings ([`rings::sets`]) for their own events ([`probe`]),
+//! drained with the others. [`plan`] decides how much is copied and how large rings are; [`watch`]
+//! detects whether a word of a thread was written; [`others`] knows who would be harmed by our
+//! events; [`arch`] knows what the architecture's samples contain.
 
 pub mod arch;
 pub mod cpu_ring;

@@ -1,15 +1,15 @@
-//! How many samples a ring missed, and when: told by the clock of its CPU.
+//! Measures how many samples a ring missed, and when, by the clock of its CPU.
 //!
-//! A `LOST` record counts records of all kinds, is written when there is room again, and says
-//! nothing of when they were lost. But the CPU clock ticks at a fixed period, on idle CPUs too, so
-//! the time between the sample before and the sample after tells how many are missing between them:
-//! as many as periods fit, and never more than records were lost. An event whose period varies is
-//! measured by its own mean distance instead.
+//! A `LOST` record counts records of all kinds, is written only when there is room again, and does
+//! not say when they were lost. But the CPU clock ticks at a fixed period, even on idle CPUs, so
+//! the time between the sample before and the sample after shows how many are missing between them:
+//! as many as periods fit, and never more than records were lost. An event with a varying period is
+//! measured by its own mean interval instead.
 //!
-//! Times of one ring may go backwards by a little: an interrupt that comes between taking the time
-//! of a record and making room for it writes its own, younger record first. The meter never goes
-//! backwards: a sample older than what it knows counts as one at that time, so each gap starts
-//! where the last ended, or later, and none ends before it starts.
+//! Times of one ring may go backwards by a little: an interrupt between taking the time of a record
+//! and reserving room for it writes its own, younger record first. The meter never goes backwards:
+//! a sample older than its latest time counts as taken at that time. So each gap starts where the
+//! last one ended, or later, and none ends before it starts.
 //!
 //! Pure arithmetic on times, one [`LossMeter`] for each ring.
 
@@ -30,9 +30,8 @@ pub struct LossGap {
 }
 
 impl LossGap {
-    /// Divides it at `at` in proportion to time: what lies before, and the rest. Nothing is lost
-    /// and nothing is made by it. A gap whose ends are the wrong way round counts as one without
-    /// length.
+    /// Divides it at `at` in proportion to time: the part before, and the rest. The sum stays the
+    /// same. A gap that ends before it starts counts as one without length.
     pub fn split(self, at: MonotonicTime) -> (LossGap, LossGap) {
         let until = self.until.max(self.from);
         let at = at.max(self.from).min(until);
@@ -91,7 +90,7 @@ pub struct LossMeter {
     lost: u64,
     /// Since then something happened that lets samples go without a count.
     uncounted: bool,
-    /// Samples told as lost since then, and up to when.
+    /// Samples reported as lost since then, and until when.
     told: u64,
     told_until: MonotonicTime,
 }
@@ -101,7 +100,7 @@ impl LossMeter {
     pub fn new(pace: SampleSpacing, start: MonotonicTime) -> LossMeter {
         let (distance, period) = match pace {
             SampleSpacing::Fixed(distance) => (distance, distance),
-            // Not in nanoseconds: the first sample tells.
+            // Not in nanoseconds: the first sample sets it.
             SampleSpacing::Varying(distance) => (distance, 0),
             SampleSpacing::Counted | SampleSpacing::Never => (1, 0),
         };
@@ -117,8 +116,8 @@ impl LossMeter {
         }
     }
 
-    /// What an event with a fixed pace would have taken from `since` to `until`, or to the start of
-    /// this meter, which has seen nothing yet.
+    /// Number of samples that an event with a fixed period would have taken from `since` to
+    /// `until`, or to the start of this meter, which has seen nothing yet.
     pub fn missed_between(
         &self,
         since: MonotonicTime,
@@ -151,7 +150,7 @@ impl LossMeter {
     }
 
     /// Samples may be missing that nobody counted: the event was throttled, or a part of the ring
-    /// was unreadable. Time alone tells how many.
+    /// was unreadable. Only the time shows how many.
     pub fn uncounted(&mut self) {
         self.uncounted = true;
     }
@@ -203,7 +202,7 @@ impl LossMeter {
         if samples == 0 {
             return None;
         }
-        // What was told may reach beyond a sample that was on its way for long.
+        // The reported loss may extend beyond a sample that was delayed for long.
         let until = until.max(self.told_until);
         let gap = LossGap {
             from: self.told_until,

@@ -1,13 +1,13 @@
-//! Who else reads mappings by perf events, and would be harmed by events of ours.
+//! Detects other readers of mapping records who would be harmed by our events.
 //!
-//! The kernel writes one mapping record for all events, the youngest first, and marks it as one
-//! with a build id for the first event that asked for that. It never takes the mark back
+//! The kernel writes one mapping record for all events, starting with the youngest event, and marks
+//! it as having a build id for the first event that asked for one. It never removes the mark
 //! (`perf_event_mmap_output`, kernel/events/core.c, 6.18), so older events that did not ask get
-//! records that claim a build id where device and inode stand. perf 6.1 believes it, takes the
-//! device's number for a length and dies: `stack smashing detected`.
+//! records that claim a build id where device and inode are. perf 6.1 believes it, takes the device
+//! number for a length and dies: `stack smashing detected`.
 //!
-//! A perf that starts while events are opened, and a CPU that comes online while one records, are
-//! not covered.
+//! Not covered: a perf that starts while events are being opened, and a CPU that comes online while
+//! a perf is recording.
 
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
@@ -17,7 +17,7 @@ use std::path::Path;
 /// agents that sample by BPF hold some too, run always, and read no mappings.
 const READERS: [&[u8]; 3] = [b"perf", b"samply", b"simpleperf"];
 
-/// What a descriptor of an event is linked to.
+/// Link target of an event's descriptor in /proc.
 const EVENT: &[u8] = b"anon_inode:[perf_event]";
 
 /// True while a program records mappings by events that are older than any opened from now on.

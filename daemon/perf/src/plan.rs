@@ -1,17 +1,16 @@
-//! How much is copied with each sample and how large the rings are, from the configuration, the
-//! machine and what the budget allows.
+//! Decides how much is copied with each sample and how large the rings are, from the configuration,
+//! the machine and the budget.
 //!
-//! A ring must hold what arrives while the sampler is late. With copies of the stack a busy CPU
-//! writes
-//! 1.7 MB a second at 99 Hz and 16 KiB, so rings are large on small hosts, where few wake-ups
-//! matter more than memory, and shrink as CPUs are added. Every wake-up empties all rings, and with
-//! many CPUs nobody listens while nothing but samples comes (`Rings::quiet`), so that they do not
-//! wake the daemon more often than a few.
+//! A ring must hold what arrives while the sampler is late. With stack copies of 16 KiB at 99 Hz a
+//! busy CPU writes 1.7 MB a second. So rings are large on small hosts, where few wake-ups matter
+//! more than memory, and shrink as CPUs are added. Every wake-up empties all rings. With many CPUs,
+//! wake-ups by samples alone are turned off (`Rings::quiet`), so that they do not wake the daemon
+//! more often than a few CPUs would.
 
 use agent_config::{Sampling, Unwind, UnwindMode};
 use host::facts::Environment;
 
-/// Bytes of a sample beside the copy of the stack: header, registers, a callchain of some depth;
+/// Bytes of a sample besides the copy of the stack: header, registers, a callchain of some depth;
 /// and its share of other records. 45–65 KB/s at 99 Hz on two CPUs measured under a fork-heavy
 /// load.
 const SAMPLE_BYTES: u64 = 1024;
@@ -64,7 +63,7 @@ impl Limits {
     };
 }
 
-/// What the machine offers.
+/// Facts about the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Machine {
     /// CPUs to sample.
@@ -229,14 +228,14 @@ pub struct SetPlan {
     pub watermark_bytes: usize,
     /// Bytes of user stack copied with each sample.
     pub stack_bytes: u32,
-    /// What the reader of the profile must know: less is copied than was asked for, or rings are
-    /// small.
+    /// Notices for the reader of the profile: less is copied than requested, or rings are small.
     pub notices: Vec<String>,
 }
 
 impl SetPlan {
-    /// Rings for `rings` CPUs and events of `per_second` samples on a busy CPU with `stack_bytes`
-    /// of stack, beside rings of captures of `used` bytes. `None`: no memory is left for them.
+    /// Plans rings for `rings` CPUs and events of `per_second` samples on a busy CPU with
+    /// `stack_bytes` of stack, given that rings of captures use `used` bytes. `None`: no memory is
+    /// left for them.
     pub fn new(
         machine: &Machine,
         rings: u64,
@@ -343,7 +342,7 @@ fn holds_enough(room: u64, rate_hz: u32, stack_bytes: u64) -> bool {
         && room / (stack_bytes + SAMPLE_BYTES) >= HELD_SAMPLES_MIN
 }
 
-/// What a ring of the side band has beside one of `ring_bytes` for samples.
+/// Size of the side band's ring next to one of `ring_bytes` for samples.
 fn side_band(machine: &Machine, ring_bytes: usize) -> usize {
     let bytes = (ring_bytes / SIDE_BAND_SHARE).max(SIDE_BAND_BYTES_MIN);
     // Each ring has a page of its own for the positions.

@@ -1,8 +1,8 @@
-//! Opening one event of a capture on one CPU: any event of the kernel's, samples only.
+//! Opens one event of a capture on one CPU: any event of the kernel, samples only.
 //!
-//! The continuous profile's event brings mappings, names and ends of tasks for all; a capture's
-//! brings nothing but samples, so several captures cost no record twice. The ladder of features is
-//! that of [`super::event`].
+//! The continuous profile's event already records mappings, names and ends of tasks for everybody.
+//! A capture's event records only samples, so several captures cost no record twice. Unsupported
+//! features are dropped as in [`super::event`].
 
 use crate::arch::USER_REGS;
 use crate::event::{self, Feature, Features, OpenError};
@@ -20,10 +20,10 @@ use std::os::fd::{AsRawFd, RawFd};
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
-/// What makes an event take a sample.
+/// When an event takes a sample.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Every {
-    /// So many samples a second on a CPU where it happens often enough.
+    /// Samples per second on a CPU where the event occurs often enough.
     Rate(u32),
     /// A sample every so many events; of clocks: nanoseconds.
     Period(u64),
@@ -36,7 +36,7 @@ pub struct Source {
     pub kind: u32,
     /// `perf_event_attr.config`.
     pub config: u64,
-    /// Where a uprobe is to be set.
+    /// Where to set a uprobe.
     pub uprobe: Option<Uprobe>,
 }
 
@@ -85,7 +85,7 @@ impl Uprobe {
     }
 }
 
-/// The same instruction of the same file, by whichever descriptor.
+/// Equal if they are the same instruction of the same file, whichever descriptor is used.
 impl PartialEq for Uprobe {
     fn eq(&self, other: &Uprobe) -> bool {
         self.place() == other.place()
@@ -270,11 +270,11 @@ pub fn open(
     Ok((counter, features))
 }
 
-/// Opens what tells of each thread that comes to a CPU or leaves it, into the ring of `output`, and
-/// enables it.
+/// Opens the event that reports each thread that arrives on a CPU or leaves it, into the ring of
+/// `output`, and enables it.
 ///
-/// The thread that comes tells of it (`perf_event_task_sched_in`, kernel/events/core.c), not the
-/// one that left: so it is there too where the idle task records nothing.
+/// The arriving thread reports it (`perf_event_task_sched_in`, kernel/events/core.c), not the one
+/// that left, so the report exists even where the idle task records nothing.
 pub(super) fn open_arrivals(cpu: CpuId, output: &Counter) -> io::Result<Counter> {
     let mut builder = Builder::new(Software::DUMMY);
     let fields = SampleFlag::IDENTIFIER | SampleFlag::TID | SampleFlag::TIME | SampleFlag::CPU;

@@ -1,20 +1,20 @@
 //! Records of the ring buffer, parsed in place.
 //!
-//! Shape: the layouts of perf_event_open(2) for the `sample_type` of [`super::event`]: every record
-//! that is not a sample ends with the `sample_id` trailer. Input is the kernel's, but a parser that
-//! trusts lengths is one kernel bug away from reading past a record: every read is checked, and
+//! Layout: perf_event_open(2) with the `sample_type` of [`super::event`]; every record except
+//! samples ends with the `sample_id` trailer. The input comes from the kernel, but a parser that
+//! trusts lengths is one kernel bug away from reading past a record, so every read is checked, and
 //! what does not fit is [`Malformed`]. No allocation, no copies.
 
 use host::ids::{CgroupId, Comm, CpuId, Pid, Tid};
 use host::time::MonotonicTime;
 use perf_event_open_sys::bindings as sys;
 
-/// A record whose bytes do not fit its type.
+/// A record with bytes that do not fit its type.
 #[derive(Debug, PartialEq, Eq, Clone, Copy)]
 pub struct Malformed;
 
-/// Which optional fields the records of an event carry. One layout for all rings of the continuous
-/// profile, and one for each event of a capture.
+/// Which optional fields the records of an event contain. There is one layout for all rings of the
+/// continuous profile, and one for each event of a capture.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
     /// `PERF_SAMPLE_CGROUP` is on.
@@ -28,7 +28,7 @@ pub struct Layout {
     pub user_stack: bool,
     /// `PERF_SAMPLE_RAW` is on.
     pub raw: bool,
-    /// What each sample stands for where `PERF_SAMPLE_PERIOD` is off; 0: it is on.
+    /// Weight of each sample if `PERF_SAMPLE_PERIOD` is off; 0: it is on.
     pub fixed_period: u64,
 }
 
@@ -47,7 +47,7 @@ pub enum CpuMode {
     Kernel,
     /// User code.
     User,
-    /// A guest or the hypervisor, whose addresses mean nothing here.
+    /// A guest or the hypervisor: its addresses mean nothing here.
     Other,
 }
 
@@ -102,7 +102,7 @@ pub struct UserState<'a> {
 }
 
 impl std::fmt::Debug for UserState<'_> {
-    /// Tells sizes, never contents.
+    /// Prints sizes, never contents.
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let UserState { is_64, full, .. } = self;
         let bytes = self.stack.len();
@@ -124,18 +124,18 @@ pub struct Sample<'a> {
     pub pid: Pid,
     /// Thread.
     pub tid: Tid,
-    /// When.
+    /// Its time.
     pub time: MonotonicTime,
-    /// Where.
+    /// The CPU.
     pub cpu: CpuId,
-    /// What the sample stands for, in the event's unit.
+    /// Weight of the sample, in the event's unit.
     pub period: u64,
     /// Kernel and user chain.
     pub callchain: Callchain<'a>,
     /// For unwinding from a copied stack.
     pub user: Option<UserState<'a>>,
-    /// What a tracepoint recorded, as its `format` file describes it, padding behind; `None` when
-    /// not asked for. May hold names and text of strangers.
+    /// Data of a tracepoint, as its `format` file describes it, followed by padding; `None` if not
+    /// requested. May contain untrusted names and text.
     pub raw: Option<&'a [u8]>,
     /// cgroup in the hierarchy of perf_event; 0 when not asked for.
     pub cgroup: CgroupId,
@@ -297,7 +297,7 @@ pub fn is_sample(record: &[u8]) -> bool {
     header(record).is_ok_and(|(kind, _)| kind == sys::PERF_RECORD_SAMPLE)
 }
 
-/// What a record says of the flow of samples in its ring.
+/// What a record says about the flow of samples in its ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FlowEvent {
     /// A sample, and what it stands for.
@@ -382,7 +382,7 @@ fn trailer_at(kind: u32, record: &[u8]) -> Result<usize, Malformed> {
     }
 }
 
-/// Parses a whole record, header included.
+/// Parses a complete record, including its header.
 ///
 /// # Errors
 /// [`Malformed`] when a field lies past its end.

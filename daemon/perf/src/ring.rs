@@ -1,14 +1,13 @@
-//! One ring buffer shared with the kernel: records are read where they lie.
+//! One ring buffer shared with the kernel. Records are read in place.
 //!
-//! The kernel writes records between `data_tail` and `data_head`; what lies there stays as it is
-//! until the reader moves the tail. A drain therefore indexes the records of all rings, works on
-//! them in place in order of time, and moves each tail once at the end. Only a record that wraps
-//! around the end of the buffer is copied (about 0.03 % of them). Source: perf_event_open(2),
-//! "MMAP layout".
+//! The kernel writes records between `data_tail` and `data_head`, and does not change them until
+//! the reader moves the tail. So a drain indexes the records of all rings, works on them in place
+//! in order of time, and moves each tail once at the end. Only a record that wraps around the end
+//! of the buffer is copied (about 0.03 % of them). Source: perf_event_open(2), "MMAP layout".
 //!
-//! Samples may hold copies of stacks, so rings and [`Scratch`] are left out of core dumps.
+//! Samples may contain copies of stacks, so rings and [`Scratch`] are excluded from core dumps.
 //!
-//! Called by the sampler thread only; neither blocks nor allocates after [`Ring::map`].
+//! Called by the sampler thread only. Neither blocks nor allocates after [`Ring::map`].
 
 use memmap2::{Advice, MmapMut, MmapOptions, MmapRaw};
 use perf_event_open_sys::bindings::perf_event_mmap_page;
@@ -29,7 +28,7 @@ pub struct Ring {
     data_offset: usize,
     /// Size of the data area; a power of two.
     data_size: usize,
-    /// Where the reader stands: everything before is done with.
+    /// Position of the reader: everything before it was processed.
     tail: u64,
 }
 
@@ -37,12 +36,12 @@ pub struct Ring {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Position(pub u64);
 
-/// What a scan of a ring found wrong. The ring is then emptied up to its head.
+/// Damage found by the scan of a ring. The ring is then emptied up to its head.
 #[derive(Debug, PartialEq, Eq)]
 pub struct Damaged;
 
 impl Ring {
-    /// Maps the ring of an event. `data_size` must be a power of two of whole pages.
+    /// Maps the ring of an event. `data_size` must be a power of two of full pages.
     ///
     /// # Errors
     /// What mmap(2) says: EPERM when the locked-memory allowance is used up.
@@ -117,12 +116,12 @@ impl Ring {
         Position(head.load(Ordering::Acquire))
     }
 
-    /// Where the reader stands.
+    /// Position of the reader.
     pub fn tail(&self) -> Position {
         Position(self.tail)
     }
 
-    /// Gives everything before `position` back to the kernel. No record from there may be in use.
+    /// Returns everything before `position` to the kernel. No record in it may be in use.
     pub fn release(&mut self, position: Position) {
         self.tail = position.0;
         // SAFETY: as in `head`; data_tail is written by this thread only.

@@ -1,9 +1,9 @@
 //! The rings of all CPUs, drained together in order of time.
 //!
-//! Records of different CPUs belong together: a process forked on one CPU runs on another. A drain
-//! takes all records older than a horizon a little before now, from all rings, sorts them by time
-//! and hands them out; younger ones stay for the next drain, because an older one may still be on
-//! its way on another CPU.
+//! Records of different CPUs depend on each other: a process forked on one CPU runs on another. A
+//! drain takes all records older than a horizon shortly before now from all rings, sorts them by
+//! time and hands them out. Younger ones stay for the next drain, because an older one may still
+//! arrive from another CPU.
 
 use crate::cpu_ring::{self, CpuCounts, CpuRing, CpuRings, OverflowPolicy, ScanResult};
 use crate::error::RingsError;
@@ -82,7 +82,7 @@ const WAITS_FULL: u64 = 64;
 /// The rings of all CPUs.
 pub struct Rings {
     rings: Vec<CpuRing>,
-    /// Those of captures.
+    /// Sets of captures.
     sets: Vec<RingSet>,
     /// Counts of each CPU that was ever sampled.
     counts: BTreeMap<CpuId, CpuCounts>,
@@ -94,7 +94,7 @@ pub struct Rings {
     fills_in: Duration,
     /// Time of the newest record when something was lost last.
     lost_at: Option<MonotonicTime>,
-    /// What the last drain learned of.
+    /// Findings of the last drain.
     pub stats: DrainStats,
     /// Records that were older than ones already handed out.
     pub late: u64,
@@ -132,7 +132,7 @@ fn quiet(stats: DrainStats, rings: usize, fills_in: Duration, careful: bool) -> 
     })
 }
 
-/// What a drain learned of what is missing.
+/// Findings of a drain about losses.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DrainStats {
     /// Records that found no room in rings of samples, of all kinds.
@@ -166,7 +166,7 @@ impl DrainStats {
     }
 }
 
-/// What a drain hands out.
+/// An item that a drain hands out.
 pub enum Drained<'a> {
     /// Samples that are missing; before all records.
     LossGap(LossGap),
@@ -181,7 +181,7 @@ pub enum Drained<'a> {
     },
     /// Samples that are missing in a ring of a capture; before all records.
     SetGap {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
         /// Number of the event in the set.
         event: u8,
@@ -190,22 +190,22 @@ pub enum Drained<'a> {
     },
     /// A sample of a ring of a capture.
     SetSample {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
         /// Number of the event in the set.
         event: u8,
         /// The sample.
         sample: Sample<'a>,
     },
-    /// A thread comes to a CPU whose arrivals a set was asked for ([`RingSet::tell_arrivals`]).
+    /// A thread arrives on a CPU for which a set requested this ([`RingSet::tell_arrivals`]).
     SetArrival {
-        /// Whose.
+        /// The set that it belongs to.
         set: SetKey,
-        /// When.
+        /// Its time.
         time: MonotonicTime,
-        /// Where.
+        /// The CPU.
         cpu: CpuId,
-        /// Who.
+        /// The thread.
         tid: Tid,
     },
 }
@@ -302,12 +302,12 @@ impl Rings {
         self.sets.iter_mut().find(|set| set.key == key)
     }
 
-    /// Takes over the sets of captures of the rings that go.
+    /// Takes over the sets of captures from the replaced rings.
     pub fn adopt_sets(&mut self, others: &mut Rings) {
         self.sets.append(&mut others.sets);
     }
 
-    /// Has no capture sample a CPU that went away. Returns whether any did.
+    /// Stops all captures from sampling a CPU that went away. Returns whether any did.
     pub fn leave_sets(&mut self, cpu: CpuId) -> bool {
         let left = self.sets.iter_mut().map(|set| set.leave(cpu));
         left.fold(false, |any, left| any | left)
@@ -349,7 +349,7 @@ impl Rings {
         self.counts.iter().map(|(&cpu, &counts)| (cpu, counts))
     }
 
-    /// Samples one more CPU, or one again whose event is dead: what its rings still hold comes out
+    /// Samples one more CPU, or a CPU with a dead event again; records left in its rings are read
     /// first.
     pub fn add(&mut self, rings: CpuRings) {
         self.leave(rings.samples.cpu);
@@ -395,7 +395,7 @@ impl Rings {
         self.rings.iter_mut().for_each(CpuRing::leave);
     }
 
-    /// Takes out a ring that was told to leave and is empty.
+    /// Removes a ring that was asked to leave and is empty.
     pub fn take_left(&mut self) -> Option<CpuRing> {
         let at = self.rings.iter().position(CpuRing::has_left)?;
         Some(self.rings.swap_remove(at))
@@ -561,7 +561,7 @@ impl Rings {
         limit
     }
 
-    /// Tells how far it came; `side_band` and `sets` say what becomes of what is beyond their
+    /// Reports how far it came; `side_band` and `sets` say what happens to records beyond their
     /// share.
     fn scan_up_to(
         &mut self,

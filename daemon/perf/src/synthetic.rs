@@ -1,5 +1,5 @@
-//! Records as the kernel would write them, for benches and tests that need no kernel and for hosts
-//! that are not at hand. Their layout is that of [`super::event`] with cgroups.
+//! Writes records as the kernel would, for benches and tests without a kernel and for hosts that
+//! are not available. The layout is that of [`super::event`] with cgroups.
 
 use crate::record::{CpuMode, Sample};
 use host::time::MonotonicTime;

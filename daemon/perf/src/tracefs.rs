@@ -1,9 +1,8 @@
-//! Where the kernel describes its tracepoints: tracefs.
+//! Access to tracefs, where the kernel describes its tracepoints.
 //!
-//! It is at one of two places where somebody mounted it. Where nobody did, the daemon makes itself
-//! a mount that no path leads to (fsopen(2), fsmount(2)): what a profiler needs to read is no
-//! reason to change what is mounted on a host. Files are read with a bound; names from outside
-//! never leave the folder of events.
+//! It is usually mounted at one of two places. If it is not, the daemon creates a mount for itself
+//! that has no path (fsopen(2), fsmount(2)), because a profiler should not change what is mounted
+//! on a host. Files are read with a bound, and names from outside never leave the folder of events.
 
 use rustix::mount::{FsMountFlags, FsOpenFlags, MountAttrFlags, fsconfig_create, fsmount, fsopen};
 use std::fs::File;
@@ -50,7 +49,7 @@ pub enum TracefsError {
         category: String,
         /// Its name.
         name: String,
-        /// What there is instead.
+        /// What exists instead.
         hint: String,
     },
     /// Reading failed.
@@ -58,11 +57,11 @@ pub enum TracefsError {
     Read {
         /// The file.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
-    /// Its number is not one.
+    /// Its id is not a number.
     #[error("failed to read `{path}`: not a number")]
     Damaged {
         /// The file.

@@ -1,10 +1,10 @@
-//! A watch over one word of a thread's memory: tells whether the thread has written to it since.
+//! A watch on one word of a thread's memory: it detects whether the thread has written to it since.
 //!
-//! The word is the return address of a frame. A call writes it, so as long as nothing is written
-//! there the same call is still running, and with it all frames further out. The watch is one of
-//! the CPU's debug registers, set by the kernel whenever the thread runs (perf_event_open(2),
+//! The word is the return address of a frame. A new call writes it, so as long as it is not written
+//! the same call is still running, and with it all outer frames. The watch is one of the CPU's
+//! debug registers, set by the kernel whenever the thread runs (perf_event_open(2),
 //! `PERF_TYPE_BREAKPOINT`). The first write costs the thread one exception and ends the watch, so a
-//! word that is written all the time costs no more than one that is written once.
+//! frequently written word costs no more than one that is written once.
 
 use host::ids::Tid;
 use perf_event_open_sys::{self as perf, bindings as sys};
@@ -76,8 +76,8 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
     use std::sync::mpsc::sync_channel;
 
-    /// Runs `body` with the tid of a thread that writes to `word` whenever it is told to, and a way
-    /// to tell it so that waits until it is done.
+    /// Runs `body` with the tid of a thread that writes to `word` on request, and a function that
+    /// requests it and waits until it is done.
     fn with_writer(body: impl FnOnce(Tid, &AtomicU64, &dyn Fn())) {
         static WORD: AtomicU64 = AtomicU64::new(0);
         let (tell, told) = sync_channel::<()>(1);

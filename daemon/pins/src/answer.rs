@@ -1,4 +1,5 @@
-//! Questions about pinned time: a pin's windows, put into a recorder of their own and asked as any.
+//! Answers queries about pinned time: a pin's windows are loaded into a recorder of their own,
+//! which is then queried as usual.
 
 use super::disk::{READ_BYTES_MAX, damaged};
 use super::{Entry, Pins};
@@ -21,7 +22,7 @@ use std::time::Duration;
 /// older windows downsampled for the answer, as the recorder does.
 const UNPACKED_BYTES_MAX: usize = 128 << 20;
 
-/// Ends of ranges are shown to the millisecond. Unit: nanoseconds.
+/// Tolerance at the ends of ranges, which are shown to the millisecond. Unit: nanoseconds.
 const SLACK_NS: i64 = 1_000_000;
 
 /// Why a pin gave no answer.
@@ -60,9 +61,8 @@ pub enum PinError {
 }
 
 impl Pins {
-    /// The answer of the pin in which the whole range lies; none when there is no such pin. The
-    /// newest, if there are several. Unit: nanoseconds since the Unix epoch. `info.start_unix_ns`
-    /// of the profile is set.
+    /// The answer from the newest pin that contains all of the range; `None` if there is none.
+    /// Unit: nanoseconds since the Unix epoch. `info.start_unix_ns` of the profile is set.
     ///
     /// # Errors
     /// When its file cannot be read, or the one who asks has gone.
@@ -146,7 +146,7 @@ impl Pins {
         Ok(answer)
     }
 
-    /// A recorder with the windows of a pin, whose monotonic clock is wall time.
+    /// A recorder with the windows of a pin; its monotonic clock is wall time.
     fn unpacked(&self, entry: &Entry) -> Result<Recorder, PinError> {
         let id = entry.pin.id;
         let read = |source| PinError::Read { id, source };
@@ -229,7 +229,7 @@ impl Pins {
         messages.map_err(|source| PinError::Read { id, source })
     }
 
-    /// What was captured with a pin.
+    /// The capture of a pin.
     ///
     /// # Errors
     /// When there is no such pin, nothing was captured, or it cannot be read.

@@ -1,9 +1,9 @@
-//! The files of pins: a segment for each pin, one for its capture, and a note which collector has
-//! it.
+//! The files of pins: a segment for each pin, a segment for its capture, and a note of which
+//! collector has a copy.
 //!
-//! A pin's segment (see [`segment`]) has what the pin is about in its header, and its windows with
-//! their times; tables go on from record to record until one starts from scratch. The capture's
-//! segment has the messages of a profile, in order, and appears complete.
+//! A pin's segment (see [`segment`]) has a description of the pin in its header, and the pin's
+//! windows with their times. Tables continue from record to record until one starts from scratch.
+//! The capture's segment has the messages of a profile, in order, and appears complete.
 
 use super::{Chunk, Entry, UploadRecord};
 use host::private_dir::{DirError, options};
@@ -84,8 +84,8 @@ impl Disk {
         Ok(Disk { dir })
     }
 
-    /// Notes which collector has a pin: a checksum, a byte that tells whether with its capture, and
-    /// the collector's address.
+    /// Records which collector has a pin: a checksum, a byte that says whether the capture is
+    /// included, and the collector's address.
     pub fn note(&self, id: u64, uploaded: &UploadRecord) -> io::Result<()> {
         let flags = u8::from(uploaded.with_capture);
         let said = [&[flags], uploaded.to.as_bytes()].concat();
@@ -95,7 +95,7 @@ impl Disk {
             .map(drop)
     }
 
-    /// What was noted; of a note that makes no sense nothing, so that the pin goes once more.
+    /// The note; none if it makes no sense, so that the pin is uploaded once more.
     fn uploaded(&self, id: u64) -> Option<UploadRecord> {
         let path = self.dir.path(id, UPLOADED);
         let file = options().read(true).open(path).ok()?;
@@ -159,7 +159,7 @@ impl Disk {
         self.dir.remove(id, &[UPLOADED]);
     }
 
-    /// What a file says of its pin, and whether it was complete to its end.
+    /// The description of a pin in its file, and whether the file was complete.
     fn entry(&self, id: u64) -> Result<(Entry, bool), ReadError> {
         let found = self.dir.scan(&PIN, id, true)?;
         let pin = wire::Pin::decode(&found.facts[..]).map_err(|_| ReadError::Header)?;

@@ -1,16 +1,16 @@
 //! Pins: minutes of the flight recorder that are kept beyond its retention, because a trigger
 //! fired.
 //!
-//! A pin is a copy. When it is opened the windows before are copied out of the recorder, and those
-//! after as they close, each as a chunk of a file of the pin; so the recorder's own windows may
-//! age, are downsampled and go as ever, and the pin survives restarts and reboots. Pins have a disk
-//! budget of their own: beyond it the trigger that takes most of it loses its oldest, so that one
-//! that fires all the time leaves the pins of others alone. Where the disk takes nothing chunks and
-//! captures wait in memory, [`MEMORY_BYTES_MAX`] of them at most, and are written when it does
-//! again.
+//! A pin is a copy. When it is opened, the windows before are copied out of the recorder, and those
+//! after as they close, each as a chunk of the pin's file. So the recorder's own windows age, are
+//! downsampled and dropped as usual, and the pin survives restarts and reboots. Pins have a disk
+//! budget of their own: above it, the trigger that uses most of it loses its oldest pin, so a
+//! trigger that fires all the time does not displace the pins of others. If the disk rejects
+//! writes, chunks and captures wait in memory, at most [`MEMORY_BYTES_MAX`], and are written when
+//! it works again.
 //!
-//! Threads: `fp-trigger` alone opens pins and adds to them ([`writer`]); any thread lists and asks.
-//! The list is locked for moments, never across a read or write of a file.
+//! Threads: only `fp-trigger` opens pins and adds to them ([`writer`]); any thread lists and reads
+//! them. The list is locked only briefly, never while a file is read or written.
 #![forbid(unsafe_code)]
 
 mod answer;
@@ -51,7 +51,7 @@ const PIN_SHARE: u64 = 4;
 /// A chunk: one window, packed. Cheap to hold while it waits.
 type Chunk = Arc<[u8]>;
 
-/// What happened to pins since the start.
+/// Counters of pins since the start.
 #[derive(Debug, Default)]
 pub struct PinCounts {
     /// Opened.
@@ -73,7 +73,7 @@ pub struct PinCounts {
     pub upload_failures: AtomicU64,
 }
 
-/// Which collector has a pin, or has refused it, and whether with its capture.
+/// Which collector has or rejected a pin, and whether including its capture.
 #[derive(Clone, Debug, PartialEq)]
 struct UploadRecord {
     to: String,
@@ -81,18 +81,18 @@ struct UploadRecord {
     refused: bool,
 }
 
-/// What is known of a pin.
+/// State of a pin.
 #[derive(Clone, Debug, PartialEq, Default)]
 struct Entry {
     /// Range and bytes as they are now.
     pin: wire::Pin,
-    /// Bytes of whole chunks in its file.
+    /// Bytes of complete chunks in its file.
     file_bytes: u64,
     /// Bytes of its capture's file.
     capture_bytes: u64,
     /// Chunks that are not on disk yet, behind those that are.
     waiting: Vec<Chunk>,
-    /// What was captured, when it is not on disk yet.
+    /// The capture, if it is not on disk yet.
     waiting_capture: Option<Arc<Evidence>>,
     /// Windows are still added to it.
     open: bool,
@@ -155,11 +155,11 @@ pub struct Pins {
     clock: Arc<WallAnchor>,
     /// Why the disk takes nothing now.
     error: Mutex<Option<String>>,
-    /// One has closed, or has its capture.
+    /// Notified when a pin has closed, or has its capture.
     closed: Notify,
     /// One pin is unpacked at a time.
     unpacking: Mutex<()>,
-    /// What happened.
+    /// Counters.
     pub counts: PinCounts,
 }
 
@@ -212,7 +212,7 @@ impl Pins {
         self.len() == 0
     }
 
-    /// What is wrong with keeping pins.
+    /// The degradation if pins cannot be stored.
     pub fn degradation(&self) -> Option<Degradation> {
         let error = lock(&self.error).clone()?;
         let waiting: u64 = lock(&self.list).iter().map(Entry::waiting_bytes).sum();
@@ -227,7 +227,7 @@ impl Pins {
         ))
     }
 
-    /// The directory, made where it is missing; none where it cannot be used, which is told.
+    /// The directory, created if missing; `None` if it cannot be used, which is reported.
     fn open_disk(&self) -> Option<&Disk> {
         if let Some(disk) = self.disk.get() {
             return Some(disk);
@@ -361,7 +361,7 @@ impl Pins {
         self.budget_bytes.load(Ordering::Relaxed) / PIN_SHARE
     }
 
-    /// Firings of a trigger since a wall time, as far as pins tell: what is known of the time
+    /// Firings of a trigger since a wall time, as far as pins show: the only knowledge of the time
     /// before a restart.
     pub fn fired_since(&self, trigger: &str, unix_ns: i64) -> u32 {
         let list = lock(&self.list);
@@ -370,7 +370,7 @@ impl Pins {
         u32::try_from(list.iter().filter(same).count()).unwrap_or(u32::MAX)
     }
 
-    /// When a trigger last fired for a target, as far as pins tell. Unit: nanoseconds since the
+    /// When a trigger last fired for a target, as far as pins show. Unit: nanoseconds since the
     /// Unix epoch.
     pub fn last_fired(&self, trigger: &str, cgroup: &str) -> Option<i64> {
         let list = lock(&self.list);
@@ -382,8 +382,8 @@ impl Pins {
     }
 }
 
-/// Which pin goes first: the oldest of the trigger that takes most, of those with more than one.
-/// Where each has one alone, the oldest. Never one that is still added to.
+/// The pin to drop first: the oldest of the trigger that uses most, among triggers with more than
+/// one pin. If each has one, the oldest. Never a pin that is still open.
 fn dispensable(list: &[Entry], weight: fn(&Entry) -> u64) -> Option<usize> {
     let mut takes: BTreeMap<&str, (usize, u64)> = BTreeMap::new();
     for entry in list {

@@ -1,4 +1,4 @@
-//! Pins beside a recorder that forgets, on disks that misbehave.
+//! Tests pins next to a recorder that drops windows, and on disks that misbehave.
 
 use super::*;
 use aggregate::batch::RawMoment;

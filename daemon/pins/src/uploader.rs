@@ -1,15 +1,15 @@
 //! Uploads pins that have closed to the collector, where they outlive this host.
 //!
-//! A pin goes as the profile that it answers with, all labels and times in it, and with what was
-//! captured; again when its capture came later. What the collector took is noted beside the pin's
-//! file, so that it goes once, and again to another collector. While the collector is away pins
-//! wait where they are: on this host's disk, within their budget. To put a pin together costs this
-//! host's CPU, so after a failure the head goes alone first, and retries back off while the
-//! collector answers but rejects the upload.
+//! A pin is uploaded as the profile that it answers with, including all labels and times, and with
+//! its capture; if the capture finishes later, the pin is uploaded again. A note next to the pin's
+//! file says which collector has it, so that it is uploaded once per collector. While the collector
+//! is away, pins wait on this host's disk, within their budget. Assembling a pin costs this host's
+//! CPU, so after a failure only the head is sent first, and retries back off while the collector
+//! answers but rejects the upload.
 //!
-//! A service on `fp-uplink` does all of it, one pin at a time, the newest first, and sleeps when
-//! there is none. What waits for the disk, or takes long, is done beside that thread. Without a
-//! collector in the configuration it does not exist.
+//! A service on `fp-uplink` does all of it, one pin at a time, newest first, and sleeps when there
+//! is none. Work that waits for the disk, or takes long, runs on other threads. Without a collector
+//! in the configuration the service does not exist.
 
 use super::{PinError, Pins};
 use export::connect::{ConnectError, backoff, is_of_connection};
@@ -45,9 +45,9 @@ const PACE: Duration = Duration::from_secs(1);
 /// version.
 const LATER: Duration = Duration::from_secs(600);
 
-/// Tries that failed in a row though the collector was reached, until the next is [`LATER`]: each
-/// may have cost a whole pin. A collector that is away costs nothing, and a file that cannot be
-/// read little.
+/// Most failures in a row with a reachable collector until the next try is [`LATER`], because each
+/// may have cost assembling a complete pin. A collector that is away costs nothing, and a file that
+/// cannot be read little.
 const DEAR_TRIES_MAX: u32 = 5;
 
 /// Longest wait for the answer to a head alone. What the collector knows at once, that it has no
@@ -85,7 +85,7 @@ fn code(status: &Status) -> &'static str {
     }
 }
 
-/// What becomes of a pin that could not be uploaded.
+/// What to do with a pin that could not be uploaded.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Next {
     /// It stays here: it will never be taken.
@@ -159,14 +159,14 @@ impl Failures {
 pub struct PinUploader {
     pins: Arc<Pins>,
     exporter: Arc<Exporter>,
-    /// What is put together, or noted on disk.
+    /// Work of assembling pins, or noting on disk.
     disk: Quota,
     cancel: AtomicBool,
     stop: watch::Sender<bool>,
 }
 
 impl PinUploader {
-    /// One that does not upload yet.
+    /// Creates it without starting uploads.
     pub fn new(pins: Arc<Pins>, exporter: Arc<Exporter>) -> PinUploader {
         PinUploader {
             pins,
@@ -188,7 +188,7 @@ impl PinUploader {
         self.disk.run(|| ()).await;
     }
 
-    /// Has the service end. What is on its way is uploaded again after the next start.
+    /// Ends the service. An interrupted upload is repeated after the next start.
     pub fn stop(&self) {
         self.cancel.store(true, Ordering::Relaxed);
         self.stop.send_replace(true);
@@ -341,8 +341,8 @@ impl PinUploader {
     }
 }
 
-/// What a collector says to the head alone: true when it has the pin, an error when it takes
-/// nothing, and false when it waits for more.
+/// The collector's answer to the head alone: true if it has the pin, an error if it rejects it, and
+/// false if it waits for more.
 async fn ask(
     client: &mut EvidenceServiceClient<Channel>,
     head: PinHead,

@@ -1,4 +1,4 @@
-//! Opens pins and adds windows to them. `fp-trigger` has it; blocks on the disk.
+//! Opens pins and adds windows to them. Owned by `fp-trigger`; blocks on the disk.
 
 use super::disk::Disk;
 use super::{Chunk, Entry, MEMORY_BYTES_MAX, PIN_SHARE, Pins};
@@ -28,16 +28,16 @@ const NAMES_BYTES_MAX: usize = 32 << 20;
 /// Time between two tries to write what waits.
 const RETRY: Duration = Duration::from_secs(10);
 
-/// What is to be pinned.
+/// What to pin.
 #[derive(Clone, Debug, PartialEq)]
 pub struct PinRequest {
     /// Name of the trigger.
     pub trigger: String,
-    /// What it saw.
+    /// What the trigger saw.
     pub cause: String,
     /// The cgroup; empty: the host.
     pub cgroup: String,
-    /// When.
+    /// When it fired.
     pub fired: MonotonicTime,
     /// How much before.
     pub before: Duration,
@@ -73,7 +73,7 @@ pub enum KeepError {
     /// The pin went meanwhile.
     #[error("the pin of the capture was dropped meanwhile")]
     Dropped,
-    /// The pins that are open have no room for it beside them.
+    /// Open pins leave no room for it.
     #[error(
         "the capture has {bytes} bytes, and open pins leave no room for it in recorder.pins_mib"
     )]
@@ -170,7 +170,7 @@ impl PinWriter {
         !self.open.is_empty() || lock(&self.pins.list).iter().any(waits)
     }
 
-    /// Adds the windows that have closed, closes pins whose time is over, writes, and keeps the
+    /// Adds windows that have closed, closes pins at the end of their time, writes, and keeps the
     /// budget.
     pub fn tick(&mut self, now: MonotonicTime, recorder: &RwLock<Recorder>) {
         let mut open = std::mem::take(&mut self.open);
@@ -389,7 +389,7 @@ impl Pins {
         }
     }
 
-    /// Takes a chunk to be written. The first one says where the pin starts.
+    /// Adds a chunk to write. The first one sets the start of the pin.
     fn add(&self, id: u64, chunk: Chunk, range: (i64, i64), first: bool) -> Result<(), Full> {
         let mut list = lock(&self.list);
         let waiting: u64 = list.iter().map(Entry::waiting_bytes).sum();
@@ -462,7 +462,7 @@ impl Pins {
             Some(disk) => disk.keep_capture(id, &evidence).map_err(|source| {
                 self.failed(source.to_string());
             }),
-            // Why there is none is told already.
+            // The reason was already reported.
             None => Err(()),
         };
         let kept = match written {

@@ -1,9 +1,9 @@
-//! Captures on the sampler's side: which run, what each folds, and handing it over.
+//! The sampler's part of captures: which run, what each folds, and handing over their batches.
 //!
-//! A capture has two batches of its own: it folds into one while the other is named. What the
-//! symbolizer sends back is told apart by its tag. When none is back in time, folding goes on in
-//! the one there is, as with the continuous profile. Nothing here allocates but a capture that
-//! starts and a cgroup that is made.
+//! A capture has two batches of its own: it folds into one while the other is being named. The tag
+//! of a batch that the symbolizer returns says whose it is. If none is back in time, folding
+//! continues in the current one, as with the continuous profile. Nothing here allocates, except a
+//! capture that starts and a cgroup that is created.
 
 use super::command::{CaptureStart, CaptureSwitch, RingSetSwitch, SetOf};
 use super::context::{SampleContext, mark_ended};
@@ -36,8 +36,8 @@ use unwind::process::ProcessTable;
 /// nothing.
 pub const CAPTURES_MAX: usize = 32;
 
-/// Room in the queues of batches, beside the continuous profile's, that captures need: their two
-/// batches each, and as many of captures that have just ended.
+/// Room in the queues of batches that captures need, in addition to the continuous profile's: two
+/// batches each, and as many for captures that have just ended.
 pub const CAPTURE_BATCHES: usize = 4 * CAPTURES_MAX;
 
 /// The captures that run, and the empty batches of all.
@@ -46,7 +46,7 @@ pub(super) struct CaptureFolders {
     list: Vec<Running>,
     /// Empty batches of the continuous profile.
     spare: Vec<RawBatch>,
-    /// Sets whose captures have ended and which `fp-files` had no room for.
+    /// Sets without captures for which the queue of `fp-files` had no room.
     closing: VecDeque<RingSet>,
     /// For a capture that starts: its list of cgroups is older.
     made: RecentCgroups,
@@ -57,7 +57,7 @@ struct RingSetSource {
     set: SetKey,
     /// For how long its events had been counted before; see [`RingSet::times`].
     counted_before: (u64, u64),
-    /// What is not younger than this is another one's.
+    /// Samples that are not younger than this belong to another capture.
     since: MonotonicTime,
     /// As is what is younger than this: the set has been followed by another.
     until: Option<MonotonicTime>,
@@ -83,16 +83,16 @@ struct Running {
     /// The queue had no room for it.
     unsent: Option<RawBatch>,
     start: MonotonicTime,
-    /// It was told to end: what is younger is not its own.
+    /// The capture was asked to end: younger records do not belong to it.
     until: Option<MonotonicTime>,
     window: Duration,
     next: MonotonicTime,
-    /// Its last batch is made.
+    /// Its last batch was created.
     closed: bool,
 }
 
 impl Running {
-    /// The set as a source of this capture.
+    /// Returns this capture's source for a set of rings, if it uses the set.
     fn feed(&self, set: SetKey) -> Option<&RingSetSource> {
         self.feeds.iter().find(|feed| feed.set == set)
     }
@@ -212,7 +212,7 @@ impl CaptureFolders {
         });
     }
 
-    /// Has a capture go on with another set. Without it the capture ends with what it has.
+    /// Makes a capture continue with another set. Without one, the capture ends with what it has.
     pub(super) fn follow(
         &mut self,
         follow: CaptureSwitch,
@@ -224,8 +224,7 @@ impl CaptureFolders {
         let key = set.key();
         let mut counted_before = (0, 0);
         let listens = match set {
-            // Whoever shares it may be told of in the next command: what nobody wants is swept
-            // away.
+            // The next command may add captures that share it; unused sets are removed later.
             SetOf::New(set) => self.listen(*set, rings, poller),
             SetOf::Open(key) => {
                 let known = rings.sets().iter().find(|known| known.key == key);
@@ -255,7 +254,7 @@ impl CaptureFolders {
         running.folder.batch().period = follow.period;
     }
 
-    /// Takes a set over. False where the kernel does not let its rings be waited for, which is no
+    /// Takes over a set. False if the kernel does not allow waiting for its rings, which is no
     /// reason for the daemon to end.
     fn listen(&mut self, set: RingSet, rings: &mut Rings, poller: &Poller) -> bool {
         let refused = set.fds().position(|fd| poller.add_edge(fd, 0).is_err());
@@ -271,7 +270,7 @@ impl CaptureFolders {
         true
     }
 
-    /// Ends one with what it has up to now. One that is not known has ended.
+    /// Ends a capture with what it has so far. An unknown capture has already ended.
     pub(super) fn end(&mut self, id: CaptureId, now: MonotonicTime) {
         if let Some(running) = self.list.iter_mut().find(|running| running.id == id) {
             running.until.get_or_insert(now.max(running.start));
@@ -323,7 +322,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Gives a sample of a set to those that want it.
+    /// Gives a sample of a set to the captures that want it.
     pub(super) fn fold(
         &mut self,
         (set, event): (SetKey, u8),
@@ -361,7 +360,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Tells the captures of waits that a thread came to a CPU.
+    /// Reports to the captures of waits that a thread arrived on a CPU.
     pub(super) fn arrive(&mut self, set: SetKey, at: At, tid: Tid, processes: &ProcessTable) {
         for running in &mut self.list {
             if !running.covers(set, at.time) {
@@ -373,8 +372,8 @@ impl CaptureFolders {
         }
     }
 
-    /// Adds what the last drain learned of the rings of captures, and has CPUs that record no
-    /// switches of their idle task tell of arrivals.
+    /// Adds what the last drain learned about the rings of captures, and makes CPUs report arrivals
+    /// if their idle task records no switches.
     pub(super) fn take_news(&mut self, rings: &mut Rings) {
         for running in &mut self.list {
             let Some(waits) = &mut running.waits else {
@@ -402,7 +401,7 @@ impl CaptureFolders {
         }
     }
 
-    /// Takes in what the symbolizer is done with.
+    /// Receives batches that the symbolizer has finished.
     pub(super) fn take_back(&mut self, queues: &Queues) -> Result<(), SymbolizerGone> {
         loop {
             let batch = match queues.recycled.try_recv() {
@@ -477,7 +476,7 @@ impl CaptureFolders {
         Ok(())
     }
 
-    /// Gives up the captures whose last batch is sent, and the sets that nobody uses any more.
+    /// Drops captures with a sent last batch, and sets that nobody uses any more.
     pub(super) fn sweep(
         &mut self,
         rings: &mut Rings,
@@ -547,8 +546,8 @@ impl CaptureFolders {
     }
 }
 
-/// Adds to a batch what the symbolizer must know before it names it, and which the next batch of
-/// the continuous profile would tell too late.
+/// Adds to a batch what the symbolizer must know before it names it, and what the next batch of the
+/// continuous profile would report too late.
 fn complete(batch: &mut RawBatch, main: &mut RawBatch, processes: &ProcessTable) {
     mark_ended(batch, processes);
     batch.files_announced = main.files_announced;

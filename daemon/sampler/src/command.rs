@@ -1,4 +1,4 @@
-//! What other threads have the sampler do.
+//! Commands from other threads to the sampler.
 
 use super::waits::Waits;
 use crate::filter::Filter;
@@ -18,7 +18,7 @@ pub const HAND_OVER: Duration = Duration::from_millis(500);
 /// Unit: rows.
 const ROWS_AT_FIRST: usize = 8 << 10;
 
-/// What changes while the sampler runs.
+/// A change while the sampler runs.
 pub enum Command {
     /// Sample with these rings from now on, and count this weight for a sample without one.
     Replace {
@@ -46,7 +46,7 @@ pub enum Command {
     Windows {
         /// The length.
         length: Duration,
-        /// Where one ends and the next starts.
+        /// Boundary between the old and the new one.
         boundary: MonotonicTime,
     },
     /// Say of every sample of the continuous profile when it was taken, or do not.
@@ -59,14 +59,14 @@ pub enum Command {
     EndCapture(CaptureId),
 }
 
-/// What a capture starts with.
+/// Data with which a capture starts.
 #[derive(Debug)]
 pub struct CaptureStart {
     /// Its id.
     pub id: CaptureId,
     /// Where its samples come from.
     pub set: SetOf,
-    /// Which of them it takes.
+    /// Which of them it uses.
     pub filter: Filter,
     /// Say of every sample when it was taken.
     pub keep_times: bool,
@@ -76,7 +76,7 @@ pub struct CaptureStart {
     pub period: u64,
     /// Makes waits of the samples of the set, for event `off-cpu`.
     pub waits: Option<Box<Waits>>,
-    /// What it folds into.
+    /// Batches that it folds into.
     pub(super) batches: [RawBatch; 2],
 }
 
@@ -99,16 +99,16 @@ impl SetOf {
     }
 }
 
-/// What a capture goes on with, in the place of the set it has.
+/// The set with which a capture continues, in place of the one it has.
 #[derive(Debug)]
 pub struct CaptureSwitch {
-    /// Its id. One that has ended does not go on.
+    /// Its id. A capture that has ended does not continue.
     pub id: CaptureId,
     /// Where its samples come from now.
     pub set: SetOf,
     /// Weight of one sample; 0 when it varies.
     pub period: u64,
-    /// Where the one ends and the other starts.
+    /// Boundary between the two sets.
     pub seam: RingSetSwitch,
 }
 

@@ -1,4 +1,4 @@
-//! What changes while the sampler runs: other rings, CPUs that come and go, the length of windows.
+//! Applies changes while the sampler runs: new rings, CPUs that come and go, the length of windows.
 
 use super::held::HeldSelection;
 use super::pace::CopyWatch;
@@ -23,7 +23,7 @@ pub(super) struct Successor {
 }
 
 impl Sampler {
-    /// Goes over to the successor, whose cut has been reached.
+    /// Switches to the successor once its cut has been reached.
     pub(super) fn succeed(&mut self) -> Result<(), SamplerError> {
         let Some(next) = self.successor.take() else {
             return Ok(());
@@ -120,7 +120,7 @@ impl Sampler {
     }
 }
 
-/// Has the pollers tell when a ring fills.
+/// Makes the pollers report when a ring fills.
 pub(super) fn listen(
     poller: &Poller,
     deaf: &Poller,

@@ -1,5 +1,5 @@
-//! What a sample passes on its way into a batch: the process table, the unwinder, those who are
-//! told of its files.
+//! The data that every sample passes on its way into a batch: the process table, the unwinder, and
+//! the receivers of notices about its files.
 
 use super::Queues;
 use super::held::{Awaited, HeldOutcome, HeldSamples, HeldSelection, Waiting};
@@ -28,20 +28,21 @@ pub(super) fn mark_ended(batch: &mut RawBatch, processes: &ProcessTable) {
     }
 }
 
-/// What found the queue of another thread full; each is told again with the next sample.
+/// Notices that did not fit the queue of another thread; each is sent again with the next sample.
 #[derive(Debug, Default)]
 pub struct Deferred {
     /// Files that were to be opened.
     pub files: AtomicU64,
-    /// Processes with generated code that `fp-jit` was to be told of.
+    /// Notices to `fp-jit` about processes with generated code.
     pub notices: AtomicU64,
 }
 
-/// How the name of a process starts whose stacks in generated code wait until it was looked at. Of
-/// other runtimes nothing is known at once: their stacks would only take the room of others.
+/// How the name of an Erlang process starts: its stacks in generated code wait until it was
+/// examined. For other runtimes nothing is known at once, and their stacks would only take the room
+/// of others.
 const BEAM: &[u8] = b"beam.";
 
-/// What a sample passes on its way into a batch.
+/// Everything that a sample passes on its way into a batch.
 pub(super) struct SampleContext<'a> {
     pub(super) unwinder: &'a mut Unwinder,
     pub(super) processes: &'a mut ProcessTable,
@@ -88,7 +89,7 @@ impl<'a> SampleContext<'a> {
         self.add(sample, thread, end, folder);
     }
 
-    /// What would tell more of the stack unwound last, and is being read.
+    /// What is being read that would complete the last unwound stack.
     fn awaits(&self, pid: Pid, end: StackEnd) -> Option<Awaited> {
         if end.is_complete() {
             return None;
@@ -168,7 +169,7 @@ impl<'a> SampleContext<'a> {
         self.unwinder.unwind(sample, process, self.stack)
     }
 
-    /// The same for the sample of a wait, of which `near_bytes` of the stack are copied each time.
+    /// The same for the sample of a wait, for which `near_bytes` of the stack are copied each time.
     pub(super) fn unwind_wait(&mut self, sample: &Sample<'_>, near_bytes: u32) -> StackEnd {
         self.processes.meet(sample.pid, sample.time);
         let process = self.processes.get(sample.pid);
@@ -176,7 +177,7 @@ impl<'a> SampleContext<'a> {
         unwinder.unwind_wait(sample, process, near_bytes, self.stack)
     }
 
-    /// What was recognized of waits, since the start.
+    /// Counters of recognized waits since the start.
     pub(super) fn recall(&self) -> RecallCounts {
         self.unwinder.recall.counts
     }
@@ -216,7 +217,7 @@ impl<'a> SampleContext<'a> {
         (&self.stack.frames, self.processes)
     }
 
-    /// Tells `fp-jit` of a process that has frames in generated code, unless it knows.
+    /// Reports a process with frames in generated code to `fp-jit`, unless it was reported.
     pub(super) fn watch(&mut self, pid: Pid) {
         let Some(process) = self.processes.get(pid).filter(|it| !it.is_watched()) else {
             return;
@@ -231,8 +232,8 @@ impl<'a> SampleContext<'a> {
         }
     }
 
-    /// Tells the store of the files of a sample that was unwound; counted in the continuous
-    /// profile's batch.
+    /// Reports the files of an unwound sample to the store; counted in the continuous profile's
+    /// batch.
     pub(super) fn announce(&mut self, sample: &Sample<'_>, main: &mut Folder) {
         let SampleContext {
             queues, deferred, ..

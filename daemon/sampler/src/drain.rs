@@ -316,8 +316,8 @@ fn send(
         .is_ok()
 }
 
-/// Tells of the end of a process that `fp-jit` knows: by `exec`, or of its last thread. Where the
-/// queue is full the batch tells of it.
+/// Reports the end of a process known to `fp-jit`: by `exec`, or of its last thread. If the queue
+/// is full, the batch reports it.
 fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: MonotonicTime, exec: bool) {
     let Some(process) = processes.get(pid) else {
         return;
@@ -328,8 +328,8 @@ fn tell_end(processes: &ProcessTable, queues: &Queues, pid: Pid, time: Monotonic
 }
 
 /// True for a sample of the idle loop itself: the idle task, with nothing on top of it. Interrupt
-/// work on an idle CPU is work and is kept. With hidden kernel symbols nobody can tell, and all of
-/// the idle task is taken for idle.
+/// work on an idle CPU is work and is kept. If kernel symbols are hidden this cannot be seen, and
+/// everything in the idle task counts as idle.
 fn is_idle(sample: &Sample<'_>, ranges: &[(u64, u64)], hidden: bool) -> bool {
     if hidden {
         return true;

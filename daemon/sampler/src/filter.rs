@@ -1,10 +1,11 @@
 //! The sampler's pre-filter: which samples of an event are worth unwinding for a capture.
 //!
-//! Cheap, and made of what a record and the process table say at once. Labels decide in the end
-//! which rows belong to a capture, so the filter may let through more than is wanted, never less:
-//! each condition that is set must hold, and within one of them any of its values will do.
+//! It is cheap, because it uses only what a record and the process table say at once. Labels
+//! finally decide which rows belong to a capture, so the filter may let through more than is
+//! selected, never less. Each condition that is set must match, and a condition matches if any of
+//! its values does.
 //!
-//! Used on the sampler thread, which allocates here only when a cgroup is made.
+//! Used on the sampler thread. Allocates there only when a cgroup is created.
 
 use host::ids::{CgroupId, Comm, Pid};
 
@@ -12,7 +13,7 @@ use host::ids::{CgroupId, Comm, Pid};
 /// bound are not sampled, and counted.
 pub const CGROUPS_MAX: usize = 1 << 16;
 
-/// Which samples a capture takes. Nothing set: all.
+/// Which samples a capture uses. Nothing set: all.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Filter {
     pids: Vec<Pid>,
@@ -45,9 +46,9 @@ impl Filter {
         self
     }
 
-    /// Takes only these cgroups, and those that are made at or below one of these paths of their
-    /// hierarchy while the capture runs. If there are more than [`CGROUPS_MAX`] ids, no cgroup is
-    /// left out.
+    /// Selects these cgroups, and those created at or below one of these paths of their hierarchy
+    /// while the capture runs. If there are more than [`CGROUPS_MAX`] ids, all cgroups are
+    /// selected.
     pub fn cgroups<'a>(
         mut self,
         ids: impl IntoIterator<Item = CgroupId>,
@@ -83,7 +84,7 @@ impl Filter {
                     .iter()
                     .any(|name| self.names.binary_search(name).is_ok()))
             && self.cgroups.as_ref().is_none_or(|known| {
-                // Without ids in samples the labels alone can tell.
+                // If samples have no ids, only the labels can decide.
                 cgroup.0 == 0 || known.ids.binary_search(&cgroup).is_ok()
             })
     }

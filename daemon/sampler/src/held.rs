@@ -1,11 +1,11 @@
-//! Samples whose stacks wait for the unwind information of a file, or for what is known of their
-//! process's generated code, as on the first seconds of a program.
+//! Holds samples with stacks that cannot be walked yet, because the unwind information of a file or
+//! the generated code of a process is not loaded, as in the first seconds of a program.
 //!
-//! A walk that comes to a file that was never met before ends there, while `fp-files` reads the
-//! file: some milliseconds. One that ends in generated code of a process that `fp-jit` has not told
-//! of yet waits for that. Until then the sample's registers and the copy of its stack stay here,
-//! and are walked again once the file is read. Such copies hold secrets of strangers. So they are
-//! kept for [`HELD_MAX`] at most, in memory of a fixed size that no core dump shows, each is
+//! A walk that reaches a new file ends there, while `fp-files` reads the file, which takes some
+//! milliseconds. A walk that ends in generated code of a process that `fp-jit` has not reported yet
+//! waits for that. Until then the sample's registers and its copy of the stack stay here, and are
+//! walked again once the file is read. Such copies contain other people's secrets. So they are kept
+//! for [`HELD_MAX`] at most, in memory of a fixed size that is excluded from core dumps; each is
 //! overwritten as soon as it was walked, and the memory goes back to the kernel when nothing waits.
 //! Called by the sampler thread only.
 
@@ -42,14 +42,14 @@ const SAMPLES_MAX: usize = 4096;
 /// pass; they come less and less often while a sample waits.
 const LOOK_AGAIN: (Duration, Duration) = (Duration::from_millis(5), Duration::from_millis(100));
 
-/// What became of samples that waited, since the start.
+/// Outcomes of waiting samples since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HeldCounts {
     /// Samples that waited.
     pub held: u64,
-    /// Those that were walked once what they waited for was there, or turned out not to exist.
+    /// Samples that were walked once what they waited for arrived, or turned out not to exist.
     pub walked_on: u64,
-    /// Those for which it did not come in time.
+    /// Samples for which it did not arrive in time.
     pub given_up: u64,
     /// Samples that could not wait: no room.
     pub refused: u64,
@@ -67,7 +67,7 @@ pub(super) enum Awaited {
 /// What a sample waits for, its process and the name of its thread.
 #[derive(Clone, Copy)]
 pub(super) struct Waiting {
-    /// What is awaited.
+    /// What it waits for.
     pub(super) awaited: Awaited,
     /// Its process.
     pub(super) process: ProcessId,
@@ -128,18 +128,18 @@ impl Copied {
     }
 }
 
-/// Which of the samples that wait are looked at.
+/// Which of the waiting samples to try again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum HeldSelection {
-    /// Those whose file may have been read.
+    /// Samples with a file that may have been read.
     Ready,
-    /// Those of a process that becomes another, for the last time.
+    /// Samples of a process that executes another program, for the last time.
     Of(Pid),
     /// All, for the last time.
     All,
 }
 
-/// What became of a sample that was looked at.
+/// Outcome of trying a sample again.
 pub(super) enum HeldOutcome {
     /// It was walked as far as it goes, and folded.
     Done,
@@ -158,11 +158,11 @@ pub(super) struct HeldSamples {
     arena: Option<MmapMut>,
     /// Where the next sample's bytes go.
     end: usize,
-    /// What was done.
+    /// Counters.
     pub(super) counts: HeldCounts,
     /// When the pass of the sampler started.
     pub(super) now: MonotonicTime,
-    /// Nothing waits any more: sampling ends.
+    /// Sampling ends, so nothing may wait any more.
     pub(super) closed: bool,
 }
 
@@ -193,7 +193,7 @@ impl HeldSamples {
         Some(self.now.plus((waits / 2).clamp(soonest, latest)))
     }
 
-    /// Has a sample wait. False when it cannot.
+    /// Makes a sample wait. False if it cannot.
     pub(super) fn hold(
         &mut self,
         sample: &Sample<'_>,
@@ -245,7 +245,7 @@ impl HeldSamples {
         true
     }
 
-    /// Where so many bytes fit: behind the last sample, or at the start if that is free again.
+    /// A place for this many bytes: after the last sample, or at the start if that is free again.
     fn place(&self, bytes: usize) -> Option<usize> {
         if self.copied.len() >= SAMPLES_MAX {
             return None;
@@ -329,7 +329,7 @@ mod tests {
 
     const NOW: MonotonicTime = MonotonicTime(1_000_000_000);
 
-    /// A sample whose stack is `bytes` bytes of `fill`.
+    /// A sample with a stack of `bytes` bytes of `fill`.
     fn with_sample<T>(pid: u32, fill: u8, bytes: usize, then: impl FnOnce(&Sample<'_>) -> T) -> T {
         let (chain, regs, stack) = ([fill; 24], [fill; 144], vec![fill; bytes]);
         then(&Sample {

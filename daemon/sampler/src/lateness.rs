@@ -1,7 +1,7 @@
-//! Whether the sampler came late to empty the rings, so that what they lost is told apart: rings
-//! that are too small lose records under a sampler in time, and rings of any size under one that
-//! does not run. Pure bookkeeping on times; the sampler asks, and neither blocks nor allocates for
-//! it.
+//! Detects whether the sampler was late to empty the rings, so that two causes of losses can be
+//! separated: rings that are too small lose records although the sampler is on time, and rings of
+//! any size lose records if it does not run. Bookkeeping on times only; it neither blocks nor
+//! allocates.
 
 use host::time::MonotonicTime;
 use std::time::Duration;
@@ -11,10 +11,10 @@ use std::time::Duration;
 /// seconds of a busy CPU, so a larger value would blame their size for what a starved sampler lost.
 const LATE: Duration = Duration::from_millis(1500);
 
-/// Passes that still belong to a late one, itself included: the kernel tells of a loss when there
-/// is room again, with the first record after it, which the next pass reads. Those that come within
-/// [`LATE`] of it belong to it too, however many: the full rings of one CPU after the other wake
-/// the sampler.
+/// Number of passes that still belong to a late one, including itself: the kernel reports a loss
+/// when there is room again, with the first record after it, which the next pass reads. Passes
+/// within [`LATE`] of it belong to it too, however many: the full rings of one CPU after the other
+/// wake the sampler.
 const PASSES: u8 = 2;
 
 /// See the module.

@@ -1,10 +1,11 @@
 //! The sampler thread: rings → order of time → process table → unwinding → folding → batches.
 //!
-//! It never blocks but in its one wait, never logs, never opens a file; but for one event for each
-//! CPU that an off-CPU capture finds silent, for which the kernel took 15 ms the first time. What
-//! it cannot hand on it keeps folding, and what it cannot keep it counts. It wakes once a second,
-//! more often while new programs come, when somebody asks for fresh data, and when a ring has
-//! filled to the watermark, unless there are many (`Rings::quiet`).
+//! The thread blocks in one place only, where it waits for records. It never logs and never opens a
+//! file. The one exception is that it opens an event for each CPU that an off-CPU capture finds
+//! silent, for which the kernel took 15 ms the first time. If no batch is free it keeps folding
+//! into the current one; samples that it must drop are counted. It wakes once a second, and more
+//! often while new programs start, when somebody asks for fresh data, and when a ring is filled to
+//! the watermark, unless there are many rings (`Rings::quiet`).
 #![forbid(unsafe_code)]
 
 mod captures;
@@ -131,8 +132,7 @@ pub struct Sampler {
     commands: VecDeque<Command>,
     /// Commands that come.
     obeyed: Option<Receiver<Command>>,
-    /// Rings whose events are to be closed, while the queue of `fp-files` is full; at most
-    /// [`CLOSING_MAX`].
+    /// Rings with events to close, while the queue of `fp-files` is full; at most [`CLOSING_MAX`].
     closing: VecDeque<Retired>,
     unwinder: Unwinder,
     processes: ProcessTable,
@@ -164,7 +164,7 @@ pub struct Sampler {
     behind: bool,
 }
 
-/// When to read /proc again: after a loss, and when a process turns up that no record told of.
+/// When to read /proc again: after a loss, and when an unreported process appears.
 #[derive(Default)]
 struct Repair {
     wanted: bool,
@@ -179,7 +179,7 @@ struct Repair {
     scanned: Option<Scanned>,
 }
 
-/// What the sampler starts with.
+/// Data with which the sampler starts.
 pub struct SamplerStart {
     /// Opened and enabled.
     pub rings: Rings,
@@ -270,7 +270,7 @@ impl Sampler {
         })
     }
 
-    /// What it samples with: benches write to rings in memory.
+    /// Its rings: benches write to rings in memory.
     pub fn rings_mut(&mut self) -> &mut Rings {
         &mut self.rings
     }
@@ -309,7 +309,8 @@ impl Sampler {
         }
     }
 
-    /// One pass at `now`, as [`Sampler::run`] makes them: drains, folds, hands over, obeys.
+    /// Makes one pass at `now`, as [`Sampler::run`] does: drains, folds, hands over, executes
+    /// commands.
     ///
     /// # Errors
     /// [`SamplerError`] when it cannot go on.
@@ -370,7 +371,7 @@ impl Sampler {
         self.hand_over(horizon, false)
     }
 
-    /// Takes in what `fp-files` read since the last pass, and asks for what was missed.
+    /// Adds what `fp-files` read since the last pass, and requests what was missing.
     fn take_modules(&mut self) {
         let (modules, handover) = &self.queues.modules;
         // Copies may have been turned on since the start.
@@ -387,7 +388,7 @@ impl Sampler {
             .begin_drain(|missed| file_loader.try_send(Request::Missed(missed)).is_ok());
     }
 
-    /// Tells of jitdumps mapped since the last pass. When the queue is full they wait.
+    /// Reports jitdumps mapped since the last pass. They wait while the queue is full.
     fn tell_of_dumps(&mut self) {
         let code = &self.queues.code;
         self.processes.tell_of_dumps(|seen| {
@@ -399,8 +400,8 @@ impl Sampler {
         });
     }
 
-    /// Takes what `fp-look` saw since the last pass, and drops what no longer holds. All samples of
-    /// the drain that follows are older than `now`.
+    /// Adds what `fp-look` read since the last pass, and drops what is no longer valid. All samples
+    /// of the following drain are older than `now`.
     fn take_looks(&mut self, now: MonotonicTime) {
         let Sampler {
             queues,
@@ -420,7 +421,7 @@ impl Sampler {
         });
     }
 
-    /// Asks for looks at threads whose samples were cut.
+    /// Requests memory reads of threads with cut samples.
     fn ask_for_looks(&mut self, now: MonotonicTime) {
         let Some((requests, _)) = &self.queues.looks else {
             return;
@@ -464,8 +465,7 @@ impl Sampler {
         fill_up(&mut self.commands, coming, COMMANDS_MAX);
     }
 
-    /// Has `fp-files` close events that are sampled no more: the kernel may wait for all CPUs
-    /// meanwhile.
+    /// Makes `fp-files` close unused events, because the kernel may wait for all CPUs.
     fn close_rings(&mut self) {
         while let Some(rings) = self.closing.pop_front() {
             let sent = self.queues.file_loader.try_send(Request::CloseRings(rings));
@@ -476,7 +476,7 @@ impl Sampler {
         }
     }
 
-    /// Has rings closed that were told to stop.
+    /// Hands over rings to be closed.
     fn retire(&mut self, rings: Retired) {
         self.closing.push_back(rings);
         self.close_rings();
@@ -495,7 +495,7 @@ impl Sampler {
         }
         if let Some(Scanned { asked, scan }) = self.repair.scanned.take() {
             self.repair.awaited = false;
-            // It may put another process in the place of one whose samples wait.
+            // It may replace a process that has waiting samples.
             self.look_at_held(HeldSelection::All);
             let is_enough = self.processes.repair(&scan, asked);
             self.repair.in_row = if is_enough { 0 } else { self.repair.in_row + 1 };
@@ -551,7 +551,7 @@ impl Sampler {
     }
 }
 
-/// Takes of what comes until `list` has `max`; the rest stays where it is.
+/// Moves items to `list` until it has `max`; the rest stays.
 fn fill_up<T>(list: &mut VecDeque<T>, coming: impl Iterator<Item = T>, max: usize) {
     let room = max.saturating_sub(list.len());
     list.extend(coming.take(room));

@@ -1,4 +1,5 @@
-//! When the sampler passes sooner than it has to, and when somebody should look at the copies.
+//! Decides when the sampler makes a pass earlier than it has to, and when the size of stack copies
+//! should be checked.
 //!
 //! State machines without clock or system calls.
 
@@ -9,9 +10,9 @@ use std::time::Duration;
 /// window is noticed.
 pub const TICK: Duration = Duration::from_secs(1);
 
-/// The same for [`FRESH`] after files were met that were never met before: programs that end soon
-/// are opened while they are there, and stacks wait for their unwind information. And after holes
-/// in stacks were met: what is behind one is seen once it has been read.
+/// The same for [`FRESH`] after new files were seen, so that short-lived programs are opened while
+/// they exist, and because stacks wait for their unwind information. Also after holes in stacks
+/// were seen, because what follows a hole is visible only once it has been read.
 const TICK_FRESH: Duration = Duration::from_millis(100);
 
 /// See [`TICK_FRESH`].
@@ -31,7 +32,7 @@ pub struct PassPacing {
     /// Files and holes that were met before.
     files: u64,
     holes: u64,
-    /// What is left of [`HOLES_MAX`], and when that was.
+    /// The rest of [`HOLES_MAX`], and when.
     left: (f64, MonotonicTime),
 }
 
@@ -47,7 +48,7 @@ impl Default for PassPacing {
 }
 
 impl PassPacing {
-    /// Takes how many files and holes have been met since the start.
+    /// Sets how many files and holes have been seen since the start.
     pub fn met(&mut self, files: u64, holes: u64, now: MonotonicTime) {
         if files > self.files || holes > self.holes && self.grants(now) {
             self.wanted = now;

@@ -1,8 +1,8 @@
-//! cgroups that were made a moment ago: those of a capture that starts may be among them.
+//! Cgroups that were created a moment ago: a starting capture may be about some of them.
 //!
-//! Whoever asks for a capture lists the cgroups there are, then opens the events, and has the
-//! sampler start. What is made in between is in no list, and the record of it may be drained before
-//! the capture is there to see it.
+//! The thread that starts a capture lists the existing cgroups, opens the events, and then has the
+//! sampler start. A cgroup created in between is in no list, and its record may be drained before
+//! the capture exists.
 
 use host::ids::CgroupId;
 use host::time::MonotonicTime;
@@ -52,7 +52,7 @@ impl RecentCgroups {
         }
     }
 
-    /// Those that were made shortly before `now`.
+    /// Cgroups created shortly before `now`.
     pub(super) fn of(&mut self, now: MonotonicTime) -> impl Iterator<Item = (CgroupId, &[u8])> {
         self.expire(now);
         self.list.iter().map(|made| (made.id, &made.path[..]))

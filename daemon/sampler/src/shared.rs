@@ -1,4 +1,4 @@
-//! What other threads see of the sampler and ask of it.
+//! State that other threads share with the sampler.
 
 use super::HeldCounts;
 use super::command::Command;
@@ -28,9 +28,9 @@ pub struct SamplerHandle {
     obeyed: Mutex<Option<Receiver<Command>>>,
     pub(super) flush: AtomicBool,
     pub(super) stop: AtomicBool,
-    /// Woken when many stacks were cut by their copies, which the counts of `facts` tell.
+    /// Woken when many stacks were cut by their copies; the counts in `facts` say how many.
     pub deep: WakeFd,
-    /// Who wants to know of cgroups as they are made.
+    /// Receiver of notices about created cgroups.
     pub containers: OnceLock<Announcer>,
     /// Monotonic time of the last pass of the loop: the watchdog's heartbeat.
     pub heartbeat: AtomicU64,
@@ -42,7 +42,7 @@ pub struct SamplerHandle {
     pub samples: AtomicU64,
     /// Times a batch was ready and the symbolizer was not, so folding went on in it.
     pub deferred_batches: AtomicU64,
-    /// What found a queue full, to be told again.
+    /// Notices that did not fit a queue, to be sent again.
     pub deferred: Deferred,
     /// Longest time between two passes with a loss that is blamed on it, since it was last taken
     /// out. Unit: nanoseconds.
@@ -63,7 +63,8 @@ pub struct SamplerHandle {
     pub kernel_code_changes: AtomicU64,
     /// Commands refused at [`COMMANDS_MAX`].
     pub commands_refused: AtomicU64,
-    /// Cgroups made whose path found no room: named from the tree, where they are still there.
+    /// Created cgroups with a path that did not fit: they are named from the tree, if they still
+    /// exist.
     pub cgroups_refused: AtomicU64,
     /// Rarely changing facts, copied when somebody looks: counts of each CPU, of the process table.
     pub facts: Mutex<Facts>,
@@ -87,7 +88,7 @@ pub struct Facts {
 }
 
 impl SamplerHandle {
-    /// Nothing asked for yet.
+    /// Creates it without any requests.
     pub fn new() -> io::Result<SamplerHandle> {
         let (commands, obeyed) = sync_channel(COMMANDS_MAX);
         Ok(SamplerHandle {
@@ -130,8 +131,7 @@ impl SamplerHandle {
         self.wake.wake();
     }
 
-    /// Has a command carried out at the next pass. Beyond [`COMMANDS_MAX`] it is dropped and
-    /// counted.
+    /// Queues a command for the next pass. Beyond [`COMMANDS_MAX`] it is dropped and counted.
     pub fn command(&self, command: Command) {
         if self.commands.try_send(command).is_err() {
             self.commands_refused.fetch_add(1, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl SamplerHandle {
         self.wake.wake();
     }
 
-    /// Where commands arrive; `None` when a sampler has it already.
+    /// The receiving end of commands; `None` if a sampler already has it.
     pub(super) fn take_obeyed(&self) -> Option<Receiver<Command>> {
         self.obeyed.lock().ok()?.take()
     }

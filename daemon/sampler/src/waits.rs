@@ -1,9 +1,10 @@
-//! The off-CPU machine behind the rings: from samples of the scheduler's tracepoints to rows.
+//! Runs the off-CPU machine on the rings' records: from samples of the scheduler's tracepoints to
+//! rows.
 //!
-//! On the sampler's thread, in order of time. Only what the machine has a use for is unwound:
-//! stacks of threads that the capture is about, as they start to wait, and of who wakes one of
-//! these. Its tables grow with the number of threads that were met, to the bounds of [`offcpu`];
-//! else nothing is allocated.
+//! Runs on the sampler's thread, in order of time. Only what the machine can use is unwound: stacks
+//! of threads that the capture is about as they start to wait, and stacks of their wakers. Its
+//! tables grow with the number of threads seen, up to the bounds of [`offcpu`]; nothing else is
+//! allocated.
 
 use super::context::{IDLE, SampleContext};
 use crate::filter::Filter;
@@ -23,9 +24,9 @@ use unwind::process::{ProcessTable, REAPED};
 pub struct Waits {
     reading: Reading,
     machine: Machine,
-    /// What the batches so far have told.
+    /// What the batches so far have reported.
     told: WaitCounts,
-    /// CPUs whose arrivals were asked for.
+    /// CPUs for which arrivals were requested.
     asked: CpuMask,
     /// One stack of a wait and who ended it.
     shaped: Vec<RawFrame>,
@@ -55,7 +56,7 @@ impl Waits {
         match number {
             event::BLOCKED | event::READY => self.machine.lost_switches(loss),
             event::WAKING => self.machine.lost_wakings(loss),
-            // The others tell the same, and then the stack too.
+            // The others report the same, including the stack.
             _ => {}
         }
     }
@@ -76,14 +77,14 @@ impl Waits {
         Some(found)
     }
 
-    /// What was seen since it was last asked.
+    /// Counts since the last call.
     pub(super) fn take_counts(&mut self) -> WaitCounts {
         let counts = self.machine.counts.since(&self.told);
         self.told = self.machine.counts;
         counts
     }
 
-    /// Takes a sample of event `number` of the set.
+    /// Handles a sample of event `number` of the set.
     pub(super) fn take(
         &mut self,
         number: u8,
@@ -180,7 +181,7 @@ impl Waits {
         }
     }
 
-    /// Who leaves; `None`: nobody that the capture is about.
+    /// The thread that leaves; `None` if the capture is not about it.
     fn who(
         &self,
         tid: Tid,
@@ -240,7 +241,7 @@ impl Waits {
         });
     }
 
-    /// A thread came to a CPU whose arrivals were asked for. The idle task waits for nothing.
+    /// A thread arrived on a CPU for which arrivals were requested. The idle task never waits.
     pub(super) fn arrives(
         &mut self,
         at: At,
@@ -258,8 +259,8 @@ impl Waits {
         }
     }
 
-    /// Gives out what goes on at the end of the capture. It has no time of its own: nothing
-    /// happened then, and all that waits for long would stand in the map as one burst.
+    /// Emits waits that are still in progress at the end of the capture. They get no time: nothing
+    /// happened then, and all long waits would appear in the heat map as one burst.
     pub(super) fn finish(
         &mut self,
         end: MonotonicTime,
@@ -275,9 +276,8 @@ impl Waits {
     }
 }
 
-/// Unwinds a sample and tells of its files and its generated code; the frames are left in the
-/// buffer.
-/// `near_bytes`: of a wait, what is copied of its stack each time.
+/// Unwinds a sample and reports its files and its generated code; the frames are left in the
+/// buffer. `near_bytes`: for a wait, how much of its stack is copied each time.
 fn unwind(
     sample: &Sample<'_>,
     near_bytes: Option<u32>,

@@ -1,6 +1,7 @@
-//! The private directory of segments: files by number and kind, made complete, set aside, removed.
+//! The private directory of segments: creates, finalizes, sets aside and removes files, which are
+//! named by number and kind.
 //!
-//! All files are reached through the open directory, so its path may not be exchanged under them.
+//! All files are accessed through the open directory, so nobody can replace its path in between.
 
 use super::file::{Kind, ReadError, Records, Scanned, SegmentFile, header, scan};
 use host::private_dir::{DirError, PrivateDir, options};
@@ -68,7 +69,7 @@ impl SegmentDir {
         Ok(ids)
     }
 
-    /// When a file was last written to, as far as the disk tells. Unit: nanoseconds since 1970.
+    /// When a file was last written to, according to the file system. Unit: nanoseconds since 1970.
     pub fn modified_unix_ns(&self, kind: &Kind, id: u64) -> Option<i64> {
         let meta = std::fs::symlink_metadata(self.path(id, kind.extension)).ok()?;
         let since = meta.modified().ok()?.duration_since(UNIX_EPOCH).ok()?;

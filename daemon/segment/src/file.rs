@@ -1,8 +1,8 @@
 //! The file of a segment: a header and records, appended to by the run that made it.
 //!
-//! The header is the kind's magic and version, the length of the facts (4 bytes), the facts, which
-//! are their owner's, and a checksum of all of it (4 bytes). Nothing is ever changed in place.
-//! Reading treats bytes as a stranger's, and takes memory for one record at a time.
+//! The header has the kind's magic and version, the length of the facts (4 bytes), the facts in
+//! their owner's format, and a checksum of all of it (4 bytes). Nothing is ever changed in place.
+//! Reading treats the bytes as untrusted, and uses memory for one record at a time.
 
 use super::record::{HEAD_BYTES, RecordHead, has_head, unpack};
 use super::window::WindowHeader;
@@ -17,7 +17,7 @@ pub const RECORDS_MAX: usize = 8192;
 /// Largest facts of a header. Unit: bytes: a path of 4,096, and words.
 pub const FACTS_BYTES_MAX: usize = 16 << 10;
 
-/// What a file is for: its first bytes and the end of its name.
+/// Kind of a file: its first bytes and the end of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kind {
     /// First bytes of the file.
@@ -34,9 +34,9 @@ pub enum ReadError {
     /// Another version of this program wrote it.
     #[error("the file has format version {found}, and this program reads only version {known}")]
     Version {
-        /// What it has.
+        /// The version found.
         found: u8,
-        /// What can be read.
+        /// The version that can be read.
         known: u8,
     },
     /// It is something else, or damaged.
@@ -152,7 +152,7 @@ pub struct FoundRecord {
     pub offset: u64,
     /// Its length, head included.
     pub len: u32,
-    /// What its head says.
+    /// Data from its head.
     pub header: WindowHeader,
 }
 
@@ -174,16 +174,16 @@ pub enum Tail {
     Damaged,
 }
 
-/// What is in a file.
+/// Contents of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Scanned {
-    /// What its owner wrote into the header.
+    /// The owner's data in the header.
     pub facts: Vec<u8>,
     /// Its records in order.
     pub records: Vec<FoundRecord>,
     /// Length of the file up to the end of the last of them.
     pub bytes: u64,
-    /// What was behind.
+    /// What follows the records.
     pub tail: Tail,
 }
 
@@ -260,7 +260,7 @@ pub struct Records {
 }
 
 impl Records {
-    /// Those of the first `len` bytes of a file.
+    /// Reads the records in the first `len` bytes of a file.
     ///
     /// # Errors
     /// [`ReadError`].

@@ -7,13 +7,13 @@
 //! NUMBER.seg, NUMBER.pin, NUMBER.capture ─ dir.rs ─▶ a private directory
 //! ```
 //!
-//! What this crate promises: a file appears complete with its header, by a rename; it is appended
-//! to and never changed in place; what a crash tore ends at the last complete record; a file of
-//! another version, or that cannot be read, is an error and never another window. Reading takes
-//! memory for one record at a time.
+//! Promises of this crate: a file appears complete with its header, by a rename; it is only
+//! appended to, never changed in place; after a crash it ends at the last complete record; a file
+//! of another version, or an unreadable one, is an error and never read as another window. Reading
+//! uses memory for one record at a time.
 //!
-//! Which windows are kept, for how long and what goes first is for the spool (`export`) and the
-//! pins (`pins`) to say: their bounds have nothing in common but the unit.
+//! The spool (`export`) and the pins (`pins`) decide which windows are kept, for how long, and what
+//! is dropped first. Their limits have nothing in common but the unit.
 #![forbid(unsafe_code)]
 
 pub mod dir;

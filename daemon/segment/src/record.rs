@@ -1,7 +1,8 @@
 //! A record: a payload with its length and checksums, as it stands in a segment's file.
 //!
-//! [`HEAD_BYTES`] bytes of head and a zstd frame. The head has a checksum of its own, so that a
-//! damaged payload does not hide how many windows are gone with it. Numbers are little-endian:
+//! It has [`HEAD_BYTES`] bytes of head and a zstd frame. The head has a checksum of its own, so
+//! that the number of lost windows is known even if the payload is damaged. Numbers are
+//! little-endian:
 //!
 //! | Offset | Bytes | |
 //! |---|---|---|
@@ -29,10 +30,10 @@ pub const PAYLOAD_BYTES_MAX: usize = 64 << 20;
 /// How hard payloads are packed. zstd's default: 20 to 100 KiB pack in under a millisecond.
 const ZSTD_LEVEL: i32 = 3;
 
-/// Set in the flags of a record before whose tables everything is forgotten.
+/// Flag of a record that starts with new tables: everything before is forgotten.
 const FRESH: u32 = 1;
 
-/// What the head of a record says.
+/// Data in the head of a record.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecordHead {
     packed: u32,
@@ -50,7 +51,7 @@ impl RecordHead {
         HEAD_BYTES as u64 + u64::from(self.packed)
     }
 
-    /// What a head says; none when it is damaged.
+    /// Parses a head; `None` if it is damaged.
     pub(super) fn parse(bytes: &[u8; HEAD_BYTES]) -> Option<RecordHead> {
         let (sound, sum) = bytes.split_last_chunk::<4>()?;
         let flags = u32_at(bytes, 12);

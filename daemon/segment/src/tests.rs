@@ -1,4 +1,5 @@
-//! Round trips, torn tails and damage: what was written is read, a prefix of it, or an error.
+//! Tests round trips, torn tails and damage: reading returns what was written, a prefix of it, or
+//! an error.
 
 use super::dir::{QUARANTINED_MAX, SegmentDir};
 use super::file::{Kind, ReadError, Records, Scanned, Tail, scan};

@@ -1,13 +1,13 @@
-//! A window as bytes: what the spool and pins keep of it.
+//! The encoding of a window as bytes, used by the spool and the pins.
 //!
-//! It has two parts. *Tables* define strings, frames, stacks and label sets that no window of the
-//! same generation defined before, in the order of their ids; several runs of them may follow each
-//! other. The *body* has facts, samples and accounts with ids of all tables of the generation so
-//! far, and behind them, where they are known, the times of the samples. So a window is small, and
-//! a generation stands alone.
+//! It has two parts. *Tables* define strings, frames, stacks and label sets that no earlier window
+//! of the same generation defined, in the order of their ids; several of them may follow each
+//! other. The *body* has facts, samples and accounts, with ids from all tables of the generation so
+//! far, followed by the times of the samples if they are known. So a window is small, and a
+//! generation is self-contained.
 //!
-//! Numbers are LEB128 varints. Decoding treats bytes as a stranger's: every id, count and number is
-//! checked against what is there, and nothing is reserved on a count's word.
+//! Numbers are LEB128 varints. Decoding treats the bytes as untrusted: every id, count and number
+//! is checked against the data, and no memory is reserved because a count says so.
 
 mod moments;
 
@@ -24,7 +24,7 @@ use profile::{
 #[error("failed to decode a window: {0}")]
 pub struct DecodeError(pub(super) &'static str);
 
-/// Facts of one window beside its samples.
+/// Facts of one window besides its samples.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Facts {
     /// Its start on the boot-time clock; as `WindowPart.sequence` in the protocol.
@@ -79,7 +79,7 @@ pub struct WindowHeader {
     pub samples: u64,
 }
 
-/// A window whose ids mean something beside its generation's tables.
+/// A window with ids of its generation's tables.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Window {
     /// Facts.
@@ -97,7 +97,7 @@ pub struct Window {
 pub struct Times {
     /// Oldest first; on the clock of [`Facts::start`].
     pub moments: Vec<RawMoment>,
-    /// Samples whose time found no room.
+    /// Samples whose time did not fit.
     pub refused: u64,
 }
 
@@ -211,7 +211,7 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
     }
 }
 
-/// The whole payload of a record.
+/// The complete payload of a record.
 pub fn join(tables: &[u8], body: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(tables.len() + body.len() + 10);
     put(&mut out, tables.len() as u64);
@@ -223,7 +223,7 @@ pub fn join(tables: &[u8], body: &[u8]) -> Vec<u8> {
 /// The tables of one generation as far as they were read.
 #[derive(Default)]
 pub struct Tables {
-    /// What the ids given out mean.
+    /// The dictionary of the ids in use.
     pub dict: Dictionary,
     /// Ids of `dict` by ids of the record: the same, unless an entry was there twice.
     strings: Vec<StrId>,
@@ -233,7 +233,7 @@ pub struct Tables {
 }
 
 impl Tables {
-    /// Takes the tables of the next record of the generation.
+    /// Adds the tables of the next record of the generation.
     ///
     /// # Errors
     /// When the bytes make no sense; the tables are then spent.
@@ -291,7 +291,7 @@ impl Tables {
         Ok(())
     }
 
-    /// The window of a record whose tables were taken.
+    /// Decodes the window of a record after its tables were added.
     ///
     /// # Errors
     /// When the bytes make no sense.

@@ -1,12 +1,12 @@
-//! Which degradations hold, since when, and what of them is said aloud: in the log once when it
-//! starts and once when it ends, to the collector with the facts of the host, and by the health of
-//! the daemon.
+//! Tracks which degradations hold and since when, and announces them: in the log once when one
+//! starts and once when it ends, to the collector with the facts of the host, and through the
+//! daemon's health.
 //!
-//! The daemon is *blind* when no usable samples come: the sampler does not run, no samples arrive
-//! though CPUs are busy, or most of the newest window was lost. One reason may follow another while
-//! it is blind; it sees again when a window that closed after the last of them holds more than was
-//! lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread feeds it every few
-//! seconds.
+//! The daemon is *blind* when there are no usable samples: the sampler does not run, no samples
+//! arrive though CPUs are busy, or most of the newest window was lost. The reason may change while
+//! it is blind. It is no longer blind when a window that closed after the last reason has more
+//! samples than it lost. [`Alarms`] is bookkeeping without clock or syscalls; the main thread calls
+//! it every few seconds.
 
 use super::status::to_wire;
 use super::{Agent, Uplink};
@@ -31,8 +31,8 @@ const NEWEST: Duration = Duration::from_secs(10);
 /// Samples of the newest windows below which nothing is concluded from what was lost of them.
 const SAMPLES_MIN: u64 = 20;
 
-/// Looks further apart than this find a process that was paused as a whole, or a machine that gives
-/// it no CPU: one is left out, so that what was paused with it can run first.
+/// A longer time between two looks means that the process was paused as a whole, or got no CPU: one
+/// look is skipped, so that what was paused with it can run first.
 const PAUSED: Duration = Duration::from_secs(15);
 
 /// The main thread looks every five seconds; when it has not for so long it is stuck itself.
@@ -41,7 +41,7 @@ const LOOKS_MISSING: Duration = Duration::from_secs(60);
 /// Least time between two lines of the log about one alarm's start. Starts in between are counted.
 const LINES_APART: Duration = Duration::from_secs(60);
 
-/// What is to be said in the log.
+/// A line for the log.
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Line {
     Start {
@@ -145,8 +145,8 @@ impl Alarms {
         self.skipped
     }
 
-    /// Takes what holds at `now`: all degradations, why the daemon is blind if it is, and the end
-    /// of the newest window that closed.
+    /// Updates the state at `now`: all degradations, why the daemon is blind if it is, and the end
+    /// of the newest closed window.
     fn note(
         &mut self,
         now: MonotonicTime,
@@ -161,7 +161,7 @@ impl Alarms {
         }
         let mut lines = self.note_blind(now, blind, newest_window);
         let is_blind = self.blind.is_some();
-        // What blinds is told as one: its reasons come and go, and follow from one another.
+        // Blindness is one alarm: its reasons come and go, and follow from one another.
         let errors: Vec<&Degradation> = list
             .iter()
             .filter(|found| found.severity == Severity::Error && !blinds(found.id))
@@ -247,8 +247,8 @@ impl Agent {
         MonotonicTime(self.sampling.sampler.heartbeat.load(Ordering::Relaxed))
     }
 
-    /// Looks what holds now, logs what starts and ends, and has the collector told. Called every
-    /// few seconds by the main thread.
+    /// Checks what holds now, logs what starts and ends, and reports it to the collector. The main
+    /// thread calls it every few seconds.
     pub fn look_around(&self, now: MonotonicTime) {
         if lock(&self.health.alarms).is_paused(now) {
             return;
@@ -277,7 +277,7 @@ impl Agent {
         Some(Blind { why, since })
     }
 
-    /// What makes the daemon blind, the reason that explains the others first.
+    /// Reasons why the daemon is blind; the one that explains the others comes first.
     pub(super) fn blinding(&self, now: MonotonicTime) -> Vec<Degradation> {
         let mut list = Vec::new();
         if let Some(age) = self.sampler_silent(now) {
@@ -295,7 +295,7 @@ impl Agent {
         }
         list.extend(self.no_samples(now));
         let (taken, lost, (from, until)) = read(&self.recorder).newest_counts(NEWEST);
-        // What a pause of the whole daemon lost is over with it, and was told as a pause.
+        // Losses during a pause of the complete daemon end with it, and were reported as a pause.
         let is_new = from >= lock(&self.health.alarms).resumed;
         if is_new && taken + lost >= SAMPLES_MIN && profile::is_mostly_lost(taken, lost) {
             list.push(Degradation::new(
@@ -306,7 +306,7 @@ impl Agent {
                     taken + lost,
                     until.since(from).as_secs_f64()
                 ),
-                // Why they are lost is a degradation of its own, whose remedy this one gets.
+                // The cause of the losses is a degradation of its own; this one gets its remedy.
                 "report it with the output of agent-ctl status --json",
             ));
         }

@@ -1,5 +1,5 @@
-//! The daemon as captures see it: events and sampler, the flight recorder, targets, and what they
-//! cost.
+//! Implements what captures need of the daemon: events and sampler, the flight recorder, targets,
+//! and their cost.
 
 use super::Agent;
 use super::sampling::sampling_plan;
@@ -42,9 +42,8 @@ const FLUSH_POLL: Duration = Duration::from_millis(5);
 /// asked for more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
 const DENSE_HZ_MAX: u32 = 4 * capture::event::RATE_HZ;
 
-/// What a wait costs whose copy of the stack has 16 KiB, beside one of
-/// [`NEAR_BYTES`](capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by
-/// it.
+/// Cost of a wait with a stack copy of 16 KiB, as a multiple of one with
+/// [`NEAR_BYTES`](capture::offcpu::NEAR_BYTES): `captures.switches_max` is divided by it.
 const COPY_ALL_COST: u32 = 3;
 
 /// Threads that take and name samples.
@@ -61,7 +60,7 @@ struct AgentWorld {
 }
 
 impl Agent {
-    /// Takes captures from now on, into `recorders`; once.
+    /// Starts accepting captures, into `recorders`. Call it once.
     pub fn take_captures(self: &Arc<Self>, containers: Containers, recorders: Arc<Recorders>) {
         let captures = self.captures.get_or_init(|| {
             let machine = Machine::of(&self.start.environment);
@@ -76,14 +75,14 @@ impl Agent {
         self.triggers.set_capturing(Arc::new(Arc::clone(captures)));
     }
 
-    /// Has the sampler say when each sample was taken, where the configuration has room for it.
+    /// Makes the sampler record when each sample was taken, if the configuration has memory for it.
     pub fn keep_times(&self, config: &Config) {
         let keep = config.recorder.times_mib > 0;
         self.sampling.sampler.command(Command::KeepTimes(keep));
     }
 
-    /// Takes commands of the collector from now on, once; `None` without a collector. The result is
-    /// what its thread runs.
+    /// Starts accepting commands of the collector; `None` without a collector. Call it once. The
+    /// result is what its thread runs.
     pub fn take_commands(&self) -> Option<Arc<Control>> {
         let uplink = self.uplink.get()?;
         let exporter = Arc::clone(&uplink.exporter);
@@ -170,8 +169,7 @@ impl AgentWorld {
     }
 }
 
-/// The sampler's pre-filter for a scope; its cgroups only where the kernel does not tell them
-/// apart.
+/// The sampler's pre-filter for a scope. It has cgroups only if the kernel does not filter by them.
 fn filter(scope: &Scope, cgroups: bool) -> Filter {
     let filter = Filter::default()
         .pids(scope.pids.iter().copied())

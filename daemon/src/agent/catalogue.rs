@@ -1,5 +1,5 @@
-//! The catalogue of the daemon's own metrics: every number of every stage with its sentence, read
-//! when somebody asks.
+//! The catalogue of the daemon's own metrics: every number of every stage with a description, read
+//! when metrics are requested.
 
 mod captures;
 mod containers;
@@ -39,7 +39,7 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
         kind: Kind::Counter,
         readings: one(value),
     }));
-    // Status tells them in this order.
+    // The status has this order.
     all.sort_by(|a, b| a.name.cmp(&b.name));
     all
 }

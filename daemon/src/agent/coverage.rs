@@ -1,5 +1,5 @@
-//! What `status`, `doctor` and the metrics say when so much of the last minute is missing that
-//! profiles of it mislead, and why. Pure arithmetic.
+//! Warnings of `status`, `doctor` and the metrics when so much of the last minute is missing that
+//! its profiles mislead, with the reasons. Pure arithmetic.
 
 use super::advice::{RING, RUN, STALLED, THROTTLE};
 use aggregate::recorder::Covered;
@@ -93,7 +93,7 @@ impl Cause {
     }
 }
 
-/// What is known of the last minute.
+/// Data about the last minute.
 pub(super) struct LastMinute<'a> {
     /// The ledger of the windows that closed in it.
     pub(super) ledger: &'a Ledger,
@@ -110,7 +110,7 @@ pub(super) struct LastMinute<'a> {
 pub(super) struct Low {
     /// The part of the kernel's CPU time that was sampled.
     pub(super) share: f64,
-    /// What most of the missing samples went by.
+    /// The cause of most missing samples.
     pub(super) cause: Cause,
 }
 
@@ -135,7 +135,8 @@ pub(super) fn low(recent: &LastMinute<'_>) -> Option<Low> {
     Some(Low { share, cause })
 }
 
-/// What was lost is divided by what the rings counted: a lost record is a sample at most.
+/// Finds the largest cause. Losses are divided by the rings' counts: a lost record is at most one
+/// sample.
 fn largest_cause(recent: &LastMinute<'_>, missing: u64) -> Cause {
     let quality = &recent.covered.quality;
     let lost = recent.ledger.host.lost;

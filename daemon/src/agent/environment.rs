@@ -1,5 +1,5 @@
-//! What the host's settings and the daemon's own rights mean for profiles: a table of
-//! [`Degradation`]s. Pure.
+//! Derives [`Degradation`]s from the host's settings and the daemon's own rights: what they mean
+//! for profiles. Pure.
 
 use agent_config::Sampling;
 use cgroup::{Hierarchy, Mode};
@@ -14,8 +14,7 @@ use std::path::Path;
 /// uapi/linux/perf_event.h).
 const DEFAULT_MAX_STACK: u16 = 127;
 
-/// What does not work as it should or could work better, for a daemon that samples as
-/// `sampling` says. The worst first.
+/// Degradations of a daemon that samples as `sampling` says, worst first.
 pub fn degradations(
     environment: &Environment,
     sampling: &Sampling,
@@ -41,7 +40,7 @@ fn grant(environment: &Environment) -> String {
     format!("setcap {}+ep \"$(command -v fleetprofd)\"", names.join(","))
 }
 
-/// What keeps samples from being taken, or cuts them.
+/// Degradations that prevent samples, or cut their stacks.
 fn check_events(environment: &Environment, sampling: &Sampling, list: &mut Vec<Degradation>) {
     let Some(paranoid) = environment.perf_event_paranoid else {
         return list.push(Degradation::new(
@@ -128,7 +127,7 @@ fn check_events(environment: &Environment, sampling: &Sampling, list: &mut Vec<D
     }
 }
 
-/// What keeps samples from being named.
+/// Degradations that prevent names.
 fn check_names(environment: &Environment, list: &mut Vec<Degradation>) {
     let effective = environment.effective();
     if !environment.kernel_symbols {

@@ -1,4 +1,4 @@
-//! The host as a member of a fleet: joining, leaving, and what there is to say of it.
+//! The host's fleet membership: joins, leaves, and reports its state.
 
 use super::Agent;
 use agent_config::Config;
@@ -65,7 +65,7 @@ impl Fleet {
         let _ = self.start_uplink.set(Box::new(start));
     }
 
-    /// Where windows go from the start on: where the configuration says, or else to the fleet that
+    /// The collector for windows at the start: the configured one, or else that of the fleet that
     /// the host has joined.
     pub fn target(&self, config: &Config) -> Option<Target> {
         if let Some(address) = config.collector.address {
@@ -82,7 +82,7 @@ impl Fleet {
         self.member.as_ref().ok()
     }
 
-    /// What the host is in its fleet.
+    /// The host's fleet membership.
     pub fn status(&self) -> Option<wire::FleetMembership> {
         let member = self.member()?;
         let membership = member.membership()?;
@@ -96,7 +96,7 @@ impl Fleet {
         })
     }
 
-    /// What does not work as it should. `now_unix_ns` is wall time.
+    /// Current degradations. `now_unix_ns` is wall time.
     pub fn degradations(&self, now_unix_ns: i64) -> Vec<Degradation> {
         let member = match &self.member {
             Ok(member) => member,
@@ -164,7 +164,7 @@ impl Fleet {
     }
 }
 
-/// Where the host has its certificate from, where somebody else renews it.
+/// The files of the host's certificate, if another tool renews it.
 fn files(config: &Config) -> Option<Files> {
     let tls = &config.collector.tls;
     // Reading the configuration has checked that they come together.
@@ -177,7 +177,7 @@ fn files(config: &Config) -> Option<Files> {
     })
 }
 
-/// What does not work as it should where somebody else renews the certificate.
+/// Degradations of a certificate that another tool renews.
 fn of_files(member: &HostMember, now_unix_s: i64) -> Option<Degradation> {
     let failed = member.renewal().failed;
     let ends = member.membership().map(|known| known.not_after_unix_s);

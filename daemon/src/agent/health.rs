@@ -1,4 +1,5 @@
-//! How the stages do: whether they move, what they miss, which degradations hold.
+//! The health of the stages: whether they make progress, what they miss, and which degradations
+//! hold.
 
 use super::Agent;
 use super::alarm::Alarms;
@@ -23,9 +24,9 @@ const FILES_SLOW: Duration = Duration::from_secs(30);
 /// See the module.
 #[derive(Default)]
 pub struct StageHealth {
-    /// What the rings missed in the last minutes.
+    /// Losses of the rings in the last minutes.
     pub losses: Mutex<RecentLosses>,
-    /// Which degradations hold, since when, and what of them was said.
+    /// Which degradations hold, since when, and which were reported.
     pub alarms: Mutex<Alarms>,
     /// The ledger of the last minute, and the end of the newest window in it.
     pub recent: Mutex<Option<(MonotonicTime, (Ledger, Covered))>>,

@@ -1,5 +1,4 @@
-//! What `status` says of records that were lost in the last minutes: how many, and why. Pure
-//! arithmetic.
+//! The part of `status` about records lost in the last minutes: how many, and why. Pure arithmetic.
 
 use super::advice::{RING, RUN, SIDE_BAND, STALLED, THROTTLE};
 use super::coverage::LENGTH_MIN;
@@ -15,8 +14,9 @@ use std::time::Duration;
 /// short enough that one lost record does not call a machine degraded until the next restart.
 const LOSSES_SPAN: Duration = Duration::from_secs(300);
 
-/// A delay is known at once, the records lost by it only once their batch has been named. Kept for
-/// so much longer, or the last seconds of a loss would be told without its delay.
+/// How long a delay is remembered: it is known at once, but the records lost by it only once their
+/// batch has been named. If it is too short, the last seconds of a loss are reported without their
+/// delay.
 const NAMED_WITHIN: Duration = Duration::from_secs(60);
 
 /// Shortest time between two readings that are kept.
@@ -35,8 +35,7 @@ struct Missed {
     stalls: Stalls,
 }
 
-/// What the sampler counted of rings that were full, beside the records of windows, since the
-/// start.
+/// What the sampler counted about full rings since the start, besides the records of windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(super) struct Stalls {
     /// Times such a ring was flushed.
@@ -48,7 +47,7 @@ pub(super) struct Stalls {
 }
 
 impl Stalls {
-    /// Those of the sampler so far.
+    /// The sampler's counts so far.
     pub(super) fn of(sampler: &sampler::SamplerHandle) -> Stalls {
         Stalls {
             flushed: sampler.rings_flushed.load(Ordering::Relaxed),
@@ -106,8 +105,8 @@ pub struct RecentLosses {
 }
 
 impl RecentLosses {
-    /// Takes a reading: totals since the start. `take_delay` gives the longest delay since it was
-    /// last asked; it is asked only when the reading is kept.
+    /// Processes a reading: totals since the start. `take_delay` returns the longest delay since
+    /// its last call; it is called only if the reading is kept.
     pub(super) fn note(
         &mut self,
         now: MonotonicTime,
@@ -155,15 +154,15 @@ impl RecentLosses {
         stalls.since(before).lost_in_flushed()
     }
 
-    /// What was known of stalls at the last reading that is so old.
+    /// Stalls at the latest reading that is at least this old.
     fn stalls_before(&self, now: MonotonicTime, span: Duration) -> Stalls {
         let before = |&&(at, ..): &&(MonotonicTime, Missed, Duration)| now.since(at) >= span;
         let base = self.readings.iter().rev().find(before);
         base.map_or(Stalls::default(), |(_, missed, _)| missed.stalls)
     }
 
-    /// What was missed in the span before `now`, and the longest delay by which. `counted`: totals
-    /// since the start; `delay`: the longest delay since the last reading.
+    /// Losses in the span before `now`, and the longest delay. `counted`: totals since the start;
+    /// `delay`: the longest delay since the last reading.
     fn recent(
         &self,
         now: MonotonicTime,
@@ -186,9 +185,9 @@ impl RecentLosses {
         (missed, delay.max(longest.unwrap_or_default()))
     }
 
-    /// What was lost and throttled in the last minutes, each with the remedy of its cause.
-    /// `quality`: totals since the start; `delay`: the longest time since the last reading that the
-    /// daemon left rings alone that then had lost records.
+    /// Degradations for losses and throttling in the last minutes, each with the remedy for its
+    /// cause. `quality`: totals since the start; `delay`: the longest time since the last reading
+    /// during which the daemon did not empty rings that then had lost records.
     pub(super) fn degradations(
         &self,
         now: MonotonicTime,
@@ -394,7 +393,7 @@ pub(super) mod tests {
             stalls(1, 5),
             &["ring_stalled", "sampler_late"],
         );
-        // The sampler tells of a stall before the window with its losses is named.
+        // The sampler reports a stall before the window with its losses is named.
         check(CLEAN, stalls(1, 5), &["ring_stalled"]);
     }
 

@@ -1,7 +1,7 @@
-//! The agent as its servers see it: what it samples, what it remembers, what it costs.
+//! The agent as seen by its servers: what it samples, what it stores, what it costs.
 //!
-//! One value shared by the supervisor, the gRPC server and the metrics; it holds the handles of the
-//! stages, never their work.
+//! It is one value shared by the supervisor, the gRPC server and the metrics. It holds the handles
+//! of the stages and never does their work.
 
 mod advice;
 mod alarm;
@@ -51,8 +51,8 @@ use symbolize::SymbolCounters;
 use triggers::Triggers;
 
 /// A sampler that has not passed its loop for this long is stuck for good, and the daemon ends so
-/// that a new one can start: it wakes every second. A debugger or a freezer that looks for half a
-/// minute is survived, and told meanwhile; each restart costs the recorder's hour.
+/// that a new one can start: the loop wakes every second. A debugger or a freezer that stops it for
+/// half a minute is survived, and reported meanwhile; each restart costs the recorder's hour.
 pub const SAMPLER_STUCK: Duration = Duration::from_secs(60);
 
 /// A symbolizer late by this is given its turn: half a default window.
@@ -71,7 +71,7 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
 
 /// See the module.
 pub struct Agent {
-    /// What was found at the start.
+    /// Facts found at the start.
     pub start: StartFacts,
     /// The configuration in force.
     pub settings: Settings,
@@ -81,11 +81,11 @@ pub struct Agent {
     pub recorder: RwLock<Recorder>,
     /// The anchor of wall time.
     pub clock: Arc<WallAnchor>,
-    /// What the daemon may cost.
+    /// The daemon's budget.
     pub budget: BudgetInForce,
     /// How its stages do.
     pub health: StageHealth,
-    /// What stages count that have no handle here.
+    /// Counters of stages without a handle here.
     pub counters: StageCounters,
     /// The way to the collector; none without one.
     pub uplink: OnceLock<Uplink>,
@@ -97,7 +97,7 @@ pub struct Agent {
     pub triggers: Arc<Triggers>,
     /// The minutes that were pinned.
     pub pins: Arc<Pins>,
-    /// What the daemon has given up.
+    /// The state of the daemon's sandbox.
     pub sandbox: Arc<Sandbox>,
     /// Live clients.
     pub watchers: Arc<Mutex<Watchers>>,
@@ -107,7 +107,7 @@ pub struct Agent {
 pub struct StartFacts {
     /// Wall time, nanoseconds since the Unix epoch.
     pub started_unix_ns: i64,
-    /// The same moment; the wall clock may be set since.
+    /// The same moment by the monotonic clock, because the wall clock may be set later.
     pub started: MonotonicTime,
     /// The cgroup hierarchy in use.
     pub hierarchy: Hierarchy,
@@ -117,9 +117,9 @@ pub struct StartFacts {
     pub kernel_symbols: bool,
 }
 
-/// What the daemon may cost, does cost, and does about it.
+/// The daemon's budget, its usage, and the measures in force.
 pub struct BudgetInForce {
-    /// What was used, decided and refused.
+    /// Usage, decisions and rejected changes.
     pub state: Mutex<Budget>,
     /// The bounds of the caches that follow from it.
     pub bounds: Arc<CacheBounds>,
@@ -129,7 +129,7 @@ pub struct BudgetInForce {
 pub struct StageCounters {
     /// The symbolizer's.
     pub symbols: Arc<SymbolCounters>,
-    /// What asking runtimes for containers came to.
+    /// Counters of container lookups.
     pub containers: Arc<cgroup::containers::ProviderCounts>,
     /// The processes with generated code.
     pub runtimes: Arc<Runtimes>,
@@ -153,7 +153,7 @@ impl Agent {
         self.sampling.watch_cpus(&online, notices);
     }
 
-    /// Has windows end at multiples of their length in wall time from the next one on.
+    /// Makes windows end at multiples of their length in wall time from the next one on.
     pub fn align_windows(&self, length: Duration) {
         self.sampling.sampler.command(sampler::Command::Windows {
             length,

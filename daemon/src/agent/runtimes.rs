@@ -1,5 +1,5 @@
-//! What `GetStatus` says of generated code: each process, and the switch that makes its names or
-//! stacks whole.
+//! The part of `GetStatus` about generated code: each process, and the option that would complete
+//! its names or stacks.
 
 use super::Agent;
 use agent_config::Jit;
@@ -9,7 +9,7 @@ use jit::runtimes::RuntimeEntry;
 use profile::Unnamed;
 use proto::agent as wire;
 
-/// Most processes told of.
+/// Most processes in the answer.
 const TOLD_MAX: usize = 64;
 
 /// Fewer samples than this say nothing about shares.
@@ -18,7 +18,7 @@ const SAMPLES_MIN: u64 = 20;
 /// A larger share of frames without a name, in percent, is worth a sentence.
 const UNNAMED_MAX_PERCENT: u64 = 1;
 
-/// A larger share of stacks that are not whole, in percent, likewise.
+/// Most incomplete stacks without advice, in percent.
 const CUT_MAX_PERCENT: u64 = 2;
 
 impl Agent {
@@ -236,7 +236,7 @@ fn for_asked(entry: &RuntimeEntry, otherwise: &str) -> String {
     }
 }
 
-/// Why stacks are cut in its code and which switch makes them whole.
+/// Why stacks are cut in its code and which option completes them.
 fn for_stacks(facts: &Facts) -> Option<wire::Advice> {
     let jvm = facts.runtime == Runtime::HotSpot;
     (jvm && !facts.settings.frame_pointers).then(|| {

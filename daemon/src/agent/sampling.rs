@@ -1,5 +1,5 @@
-//! What is sampled: the rings that the configuration and the kernel allow, and the CPUs that come
-//! and go.
+//! What is sampled: opens the rings that the configuration and the kernel allow, and follows CPUs
+//! that come and go.
 
 use agent_config::{Config, SamplingEvent};
 use host::cpus::{self, Arrivals, Change, CpuNotice, CpuWatch, SILENT};
@@ -197,8 +197,8 @@ impl Sampling {
         Ok(rings)
     }
 
-    /// Returns busy CPUs whose event has died in silence, with the time of the last sample. Only
-    /// the clock's event tells by its silence; other events may just not happen.
+    /// Returns busy CPUs with an event that died silently, with the time of the last sample.
+    /// Silence is a sign only for the clock's event; other events may just not occur.
     fn silent_cpus(&self) -> Vec<(CpuId, MonotonicTime)> {
         if lock(&self.facts).event != EventKind::CpuClock {
             return Vec::new();
@@ -222,8 +222,8 @@ impl Sampling {
         !lock(&self.arrivals).still(newest, busy, rate_hz)
     }
 
-    /// Has the sampler go over to rings that were opened. `reduced`: the daemon's budget allows
-    /// less than is configured. To be called with the configuration's lock held.
+    /// Switches the sampler to newly opened rings. `reduced`: the daemon's budget allows less than
+    /// configured. Call it with the configuration's lock held.
     pub(super) fn sample_with(&self, rings: Rings, facts: SamplingFacts, reduced: bool) {
         self.sampler.command(sampler::Command::Replace {
             rings: Box::new(rings),

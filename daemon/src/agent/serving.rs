@@ -1,4 +1,4 @@
-//! The agent as the gRPC server's host: fresh data, live watching, configuration.
+//! Implements what the gRPC server needs of the agent: fresh data, live streams, configuration.
 
 use super::Agent;
 use crate::grpc::{ActiveConfig, Host, HostFuture, ReloadOutcome};

@@ -1,4 +1,4 @@
-//! The configuration in force, where it came from, and how another one is put in force.
+//! The configuration in force, where it came from, and how a new one is applied.
 
 use super::sampling::sampling_plan;
 use super::{Agent, budget, open_sampling};
@@ -37,7 +37,7 @@ pub type SetLogLevel = Box<dyn Fn(&Config) + Send + Sync>;
 
 /// The configuration in force.
 pub struct Settings {
-    /// What is in force.
+    /// The configuration in force.
     pub active: Mutex<Loaded>,
     /// Where it came from.
     pub source: ConfigSource,
@@ -45,7 +45,7 @@ pub struct Settings {
     pub set_log_level: SetLogLevel,
 }
 
-/// What a reload did.
+/// Result of a reload.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Reloaded {
     /// Keys in force with a new value.

@@ -1,4 +1,5 @@
-//! What `status` says of stacks: how they ended, why leaves have no symbol, and what would fix it.
+//! The part of `status` about stacks: how they ended, why leaves have no symbol, and what would fix
+//! it.
 
 use agent_config::{Unwind, UnwindMode};
 use aggregate::recorder::Outcomes;
@@ -75,12 +76,12 @@ pub(super) struct UnwindCache {
     pub in_force: usize,
     /// Bound configured; more than what is in force when the memory budget lowered it. Unit: bytes.
     pub configured: usize,
-    /// What was held and refused.
+    /// Counts of loaded and rejected modules.
     pub modules: ModuleCounts,
 }
 
 impl UnwindCache {
-    /// What makes room for a cache of `bytes`.
+    /// Remedy that makes room for a cache of `bytes`.
     fn remedy(&self, bytes: u64) -> String {
         if self.in_force < self.configured && bytes <= self.configured as u64 {
             return "raise budget.memory_mib and reload: agent-ctl config reload".to_owned();
@@ -91,7 +92,7 @@ impl UnwindCache {
         )
     }
 
-    /// What lets the largest refused module in: twice its size.
+    /// Remedy that admits the largest rejected module: twice its size.
     fn remedy_for_refused(&self) -> String {
         match self.modules.over_bound {
             // Those refused take too much to read: no room helps them.
@@ -100,7 +101,7 @@ impl UnwindCache {
         }
     }
 
-    /// What lets more modules stay.
+    /// Remedy that keeps more modules.
     fn remedy_for_crowded(&self) -> String {
         match self.modules.evicted_in_use + self.modules.crowded_out {
             // Nothing is wrong: files are read when their first samples come.

@@ -1,4 +1,4 @@
-//! What `GetStatus` says: sampling, memory, cost, and everything that is degraded.
+//! Builds the answer of `GetStatus`: sampling, memory, cost, and all degradations.
 
 use super::coverage::{self, LastMinute, Low};
 use super::environment;
@@ -209,7 +209,7 @@ impl Agent {
         })
     }
 
-    /// What does not work as it should, by what is known now.
+    /// All current degradations.
     pub(super) fn degradations_now(&self, now: MonotonicTime) -> Vec<Degradation> {
         let known = lock(&self.health.recent).take();
         let (quality, outcomes, (newest, recent)) = {
@@ -255,7 +255,7 @@ impl Agent {
         ))
     }
 
-    /// What does not work as it should: of the machine, and of this run.
+    /// Degradations of the machine and of this run.
     fn degradations(
         &self,
         now: MonotonicTime,
@@ -400,7 +400,7 @@ impl Agent {
     }
 }
 
-/// What a profile misses without a feature.
+/// What a profile lacks without a feature.
 fn consequence(feature: Feature) -> &'static str {
     match feature {
         Feature::ReadLost => "losses are known only from records",

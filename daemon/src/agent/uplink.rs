@@ -1,4 +1,4 @@
-//! The ways to the collector: windows, captures that it asks for, pins.
+//! The services that talk to the collector: windows, captures that it requests, pins.
 
 use control::Control;
 use export::Exporter;
@@ -11,7 +11,7 @@ pub struct Uplink {
     pub exporter: Arc<Exporter>,
     /// Sends pins.
     pub pins: Arc<PinUploader>,
-    /// Takes requests for captures, once captures can be taken.
+    /// Handles capture requests, once captures are possible.
     pub control: OnceLock<Arc<Control>>,
     /// Set once all of its threads run.
     pub started: OnceLock<()>,

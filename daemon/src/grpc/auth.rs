@@ -56,7 +56,7 @@ impl Gate {
         let Some((scheme, shown)) = header.and_then(|header| header.split_at_checked(7)) else {
             return false;
         };
-        // Takes the same time wherever the first difference is; only the length can be told.
+        // Takes the same time wherever the first difference is; only the length leaks.
         scheme.eq_ignore_ascii_case(b"bearer ") && bool::from(token.ct_eq(shown.trim_ascii()))
     }
 }

@@ -1,12 +1,13 @@
-//! The stream of a capture: its messages as they come, until the last or until the client has gone.
+//! The stream of a capture: its messages as they come, until the last one or until the client
+//! disconnects.
 
 use super::answer::Outlet;
 use proto::agent::{CaptureResponse, capture_response::Body};
 use tokio::sync::mpsc;
 use tonic::Status;
 
-/// Sends what a capture tells. Ends when the client goes, which gives the capture up: its receiver
-/// is dropped.
+/// Sends the messages of a capture. Ends when the client disconnects, which ends the capture: its
+/// receiver is dropped.
 pub(super) async fn forward(
     mut messages: mpsc::Receiver<CaptureResponse>,
     outlet: Outlet<CaptureResponse>,

@@ -1,4 +1,4 @@
-//! The tree of cgroups with CPU time, as the flat list of the answer.
+//! Builds the answer of `ListCgroups`: the tree of cgroups with CPU time, as a flat list.
 
 use profile::LedgerRow;
 use proto::agent;
@@ -9,8 +9,8 @@ const CGROUPS_MAX: usize = 8000;
 
 /// Every cgroup with samples and all its parents, ordered by path, with totals over what is below.
 ///
-/// Samples whose cgroup is not known come as an entry with an empty path, outside the tree. What
-/// was lost is part of every sum.
+/// Samples with an unknown cgroup are an entry with an empty path, outside the tree. Lost samples
+/// are part of every sum.
 pub(super) fn list(rows: Vec<LedgerRow>) -> Vec<agent::Cgroup> {
     proto::cgroups(rows, CGROUPS_MAX).0
 }

@@ -1,6 +1,6 @@
-//! The calls that decide to whom the host's profiles go: for root and the daemon's own user alone,
-//! whom the kernel names on the unix socket. A group that may look at this host must not be able
-//! to send what it samples elsewhere.
+//! The calls that decide to which collector the host's profiles go. Only root and the daemon's own
+//! user may make them; the kernel identifies the caller on the unix socket. A group that may look
+//! at this host must not be able to send its samples elsewhere.
 
 use super::Host;
 use super::listen::Peer;

@@ -1,8 +1,8 @@
-//! Answers that wait to be read: how much memory they hold together.
+//! Bounds the memory of answers that wait to be read.
 //!
-//! A query has one of few places while it runs. What it answers is held here until its client has
-//! read it: slow readers keep others from answers, for as long as one may take at most, and never
-//! from running.
+//! A query occupies one of few places while it runs. Its answer is held here until the client has
+//! read it. So slow readers can keep others from getting answers, for at most the time limit of one
+//! answer, but never from running queries.
 
 use super::HELD_BYTES_MAX;
 use profile::Profile;
@@ -27,7 +27,7 @@ pub(super) struct HeldAnswers {
     max: usize,
 }
 
-/// What one answer holds; given back when it is dropped.
+/// Memory of one answer; returned when it is dropped.
 pub(super) struct Hold(#[expect(dead_code, reason = "held")] OwnedSemaphorePermit);
 
 impl HeldAnswers {
@@ -39,7 +39,7 @@ impl HeldAnswers {
         }
     }
 
-    /// Takes memory for what is to be read; all of it for an answer that is larger.
+    /// Reserves memory for an answer; all of it if the answer is larger.
     ///
     /// # Errors
     /// RESOURCE_EXHAUSTED while others hold too much.

@@ -1,4 +1,4 @@
-//! The ledger as an answer.
+//! Builds the answer of `GetLedger`.
 
 use aggregate::recorder::Covered;
 use profile::Ledger;

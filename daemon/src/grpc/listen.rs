@@ -1,4 +1,5 @@
-//! Sockets: binding them without taking another daemon's place, and connections that can be closed.
+//! Sockets: binds them without taking another daemon's place, and makes connections that can be
+//! closed.
 
 use super::{CONNECTIONS_MAX, HANDSHAKE_TIMEOUT, ServeError};
 use host::sync::lock;
@@ -28,7 +29,7 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(200);
 /// How often one who waits for a place has others looked at again: calls that were under way end.
 const ROOM_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What became of connections, over all sockets.
+/// Counters of connections, over all sockets.
 #[derive(Debug, Default)]
 pub struct ConnectionCounts {
     /// Closed because others waited for their place.
@@ -53,8 +54,8 @@ pub(super) struct Bound<S> {
 
 /// Listens on a unix socket.
 ///
-/// A lock file beside it keeps two daemons from starting at the same time; a socket that is there
-/// is replaced only when connecting to it is refused, which proves that nobody listens. The new
+/// A lock file next to it prevents two daemons from starting at the same time; an existing socket
+/// is replaced only if connecting to it is refused, which proves that nobody listens. The new
 /// socket gets its mode and group under another name, so that nobody can connect before.
 pub(super) fn unix(
     path: &Path,
@@ -144,7 +145,7 @@ pub(super) fn unix(
 /// Says whether another process answers on a socket, before anything is set up to serve there.
 ///
 /// # Errors
-/// [`ServeError::InUse`] when one does. All else is told when listening starts.
+/// [`ServeError::InUse`] when one does. Any other problem is reported when listening starts.
 pub(super) fn check_free(path: &Path) -> Result<(), ServeError> {
     match std::os::unix::net::UnixStream::connect(path) {
         Ok(_) => Err(ServeError::InUse {
@@ -305,8 +306,8 @@ fn accept<L: Listener>(listener: L) -> ReceiverStream<io::Result<Conn<L::Stream>
     ReceiverStream::new(rx)
 }
 
-/// Closes the connection whose place is worth least, if there is one without a call that is not
-/// being closed already.
+/// Closes the least valuable connection, if there is one without a call that is not being closed
+/// already.
 fn make_room(peers: &[(Weak<()>, Peer)]) {
     let idle = peers
         .iter()
@@ -318,7 +319,7 @@ fn make_room(peers: &[(Weak<()>, Peer)]) {
     }
 }
 
-/// Who is at the other end; in the extensions of every request.
+/// The other end of a connection; in the extensions of every request.
 #[derive(Clone)]
 pub(super) struct Peer {
     /// Credentials or address, for the log.
@@ -350,7 +351,7 @@ impl Caller for Peer {
     }
 }
 
-/// A connection that holds its place, ends when told to, and must say something soon.
+/// A connection that holds its place, ends when asked to, and must send something soon.
 pub(super) struct Conn<S> {
     stream: S,
     peer: Peer,

@@ -1,8 +1,8 @@
 //! Live streams: each window as it closes, or each interval's parts.
 //!
-//! Nothing is kept for a client but numbers: the recorder says how far it has come, and the
-//! client's task asks it for what is new. A client that reads slowly finds windows it has not taken
-//! still in the recorder, up to [`LAG_MAX`]; older ones it misses, and is told how many.
+//! Only numbers are stored per client: the recorder says how far it has come, and the client's task
+//! asks it for what is new. A slow client finds windows it has not read still in the recorder, up
+//! to [`LAG_MAX`]; it misses older ones, and the answer says how many.
 
 use super::answer::{Gone, Outlet};
 use super::service::Service;
@@ -88,7 +88,7 @@ async fn next(progress: &mut watch::Receiver<Progress>) -> Result<Progress, Gone
     Ok(*progress.borrow_and_update())
 }
 
-/// What a client has been sent, by number.
+/// What a client has received, by number.
 struct Cursor {
     interval: Option<Duration>,
     window: u64,
@@ -109,7 +109,7 @@ impl Cursor {
         }
     }
 
-    /// What to send next, when the recorder has come to `now`.
+    /// What to send next if the recorder is at `now`.
     fn advance(&mut self, now: Progress) -> Option<WindowRange> {
         match self.interval {
             None => {

@@ -5,9 +5,9 @@
 //! blocking threads, at most [`QUERIES_MAX`] queries at a time; what a client costs is bounded by
 //! the constants below. All that the service knows of the daemon is behind [`Host`].
 //!
-//! Who may ask: over the unix socket, whoever its mode and group let connect. Over TCP, who shows
-//! the bearer token or a certificate signed by the configured CA; off the loopback interface only
-//! inside TLS.
+//! Access: over the unix socket, any process that its mode and group allow. Over TCP, clients with
+//! the bearer token or a certificate signed by the configured CA; beyond the loopback interface
+//! only with TLS.
 
 mod answer;
 mod auth;
@@ -62,8 +62,8 @@ pub const STREAMS_MAX: usize = 16;
 /// large host takes some 20 MiB. One that is larger is held alone. More are refused for a moment.
 pub const HELD_BYTES_MAX: usize = 64 << 20;
 
-/// Time a client may take to read a whole answer. Who reads a chunk now and then would hold memory
-/// for ever.
+/// Time a client may take to read a complete answer. A client that reads a chunk now and then would
+/// hold memory forever.
 pub const ANSWER_TIMEOUT: Duration = Duration::from_secs(300);
 
 /// Captures that are sent at a time, those included that wait for their start: as many as
@@ -119,22 +119,23 @@ pub struct ActiveConfig {
 /// What a reload changed.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ReloadOutcome {
-    /// Keys whose value changed and is in force.
+    /// Keys with a new value that is in force.
     pub changed: Vec<String>,
-    /// Keys whose value changed in the file but takes a restart.
+    /// Keys with a new value in the file that needs a restart.
     pub needs_restart: Vec<String>,
 }
 
 /// The daemon as the service sees it.
 pub trait Host: Send + Sync + 'static {
-    /// What the daemon does, costs and misses. May read files: called on a blocking thread.
+    /// The status: what the daemon does, costs and misses. May read files, so it is called on a
+    /// blocking thread.
     fn status(&self) -> agent::GetStatusResponse;
 
     /// Asks the sampler for what it has; done when that is in the recorder, or after two seconds.
     fn flush(&self) -> HostFuture;
 
     /// A client wants parts of windows this often until the guard is dropped. The shortest interval
-    /// of all guards counts; with none, windows come whole.
+    /// of all guards counts; without any, windows come complete.
     fn watch(&self, interval: Duration) -> Box<dyn Send>;
 
     /// The configuration in force.
@@ -257,7 +258,7 @@ pub enum ServeError {
     /// An operation on the socket's file failed.
     #[error("failed to {operation} `{path}`")]
     Socket {
-        /// What was tried.
+        /// The operation that failed.
         operation: &'static str,
         /// The path.
         path: PathBuf,
@@ -448,8 +449,8 @@ where
     }
 }
 
-/// Keeps the health of the daemon as a whole (the empty name) as the host says it is; that of the
-/// service says whether it answers, which a daemon that is blind still does. Never done.
+/// Keeps the health of the complete daemon (the empty name) at what the host says; the health of
+/// the service says whether it answers, which a blind daemon still does. Never completes.
 async fn keep_health(host: Arc<dyn Host>, health: HealthReporter) {
     let mut told = None;
     loop {

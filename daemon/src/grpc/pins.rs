@@ -1,5 +1,5 @@
-//! Pins as answers: profiles of time that the recorder no longer has, or has in downsampled windows
-//! alone.
+//! Answers queries from pins: profiles of times that the recorder no longer has, or has only in
+//! downsampled windows.
 
 use super::Host;
 use super::held::Hold;
@@ -15,7 +15,7 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 use tonic::Status;
 
-/// What a client asks for in wall time; an open end is as late as there is time.
+/// The requested range in wall time; an open end is the largest possible time.
 pub(super) fn wall(range: Option<TimeRange>) -> (i64, i64) {
     let range = range.unwrap_or_default();
     match range.end_unix_ns {
@@ -32,7 +32,7 @@ fn refused(error: PinError) -> Status {
     }
 }
 
-/// The answer to a query over a profile that is kept whole, with the times of its samples.
+/// The answer to a query over a complete stored profile, with the times of its samples.
 fn selected(profile: &Profile, query: &Query) -> Profile {
     let mut runner = QueryRunner::new(query);
     for (key, value) in profile.sorted() {
@@ -96,7 +96,7 @@ impl Service {
         Ok(answer)
     }
 
-    /// What was captured with a pin.
+    /// The capture of a pin.
     pub(super) async fn pinned_capture(
         &self,
         pin: u64,

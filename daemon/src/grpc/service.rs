@@ -137,9 +137,8 @@ metrics::counted! {
 /// Times of the calls, kept once for the process because it has one service.
 pub static TIMES: LazyLock<CallTimes> = LazyLock::new(CallTimes::default);
 
-/// Runs `work` on a blocking thread within the limit, and notes in `time` how long it took. When
-/// the caller goes away, `work` is told by the flag; the permit is given back only when it has
-/// ended.
+/// Runs `work` on a blocking thread within the limit, and stores in `time` how long it took. If the
+/// caller goes away, the flag informs `work`; the permit is returned only when it has ended.
 pub(super) async fn blocking<T: Send + 'static>(
     service: &Service,
     time: &Histogram,

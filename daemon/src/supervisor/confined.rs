@@ -1,15 +1,16 @@
-//! What each confined thread may still reach, and when the process gives up system calls.
+//! Defines what each confined thread can still access, and when the process locks itself out of
+//! system calls.
 //!
-//! `fp-uplink` and `fp-debuginfod` talk to the network. Not confined: `fp-grpc`, whose threads look
-//! at other processes to answer, and all that samples, names and captures
-//! ([`sandbox`] says why).
+//! `fp-uplink` and `fp-debuginfod` use the network. Not confined: `fp-grpc`, whose threads read
+//! other processes to answer, and everything that samples, names and captures ([`sandbox`] says
+//! why).
 
 use agent_config::{Config, Symbols};
 use perf::tracefs;
 use sandbox::{Calls, Reach, Sandbox};
 
-/// What sends to the collector: its spool, its pins, its identity. It connects to nothing itself:
-/// [`Dialer`](identity::Dialer) does, and to the collector alone.
+/// Access of the thread that uploads: its spool, its pins, its identity. It connects to nothing
+/// itself: [`Dialer`](identity::Dialer) does, and only to the collector.
 pub(super) fn uplink(config: &Config) -> Reach {
     let tls = &config.collector.tls;
     let files = [&tls.cert_file, &tls.key_file, &tls.ca_file];
@@ -26,7 +27,8 @@ pub(super) fn uplink(config: &Config) -> Reach {
     files.fold(reach, |reach, file| reach.renewed(file))
 }
 
-/// What fetches debug files: its directory, and the servers, or the proxy that leads to them.
+/// Access of the thread that fetches debug files: its directory, and the servers, or the proxy for
+/// them.
 pub(super) fn debuginfod(symbols: &Symbols) -> Reach {
     fetching(symbols, sandbox::proxies())
 }
@@ -40,7 +42,7 @@ fn fetching(symbols: &Symbols, proxies: Vec<String>) -> Reach {
     reach.naming().urls(&urls)
 }
 
-/// Gives up system calls, now that everything runs, and says what is in force.
+/// Locks the process out of system calls, now that everything runs, and reports the result.
 pub(super) fn settle(sandbox: &Sandbox) {
     // Where the host has no tracefs a capture makes one that no path leads to.
     sandbox.refuse_calls(Calls::Profiler {

@@ -1,4 +1,4 @@
-//! How the process and its threads end: errors, exit codes, and what a thread left behind.
+//! How the process and its threads end: errors, exit codes, and the results of threads.
 
 use crate::agent::Agent;
 use crate::grpc::ServeError;
@@ -73,7 +73,7 @@ pub enum RunError {
 }
 
 impl RunError {
-    /// The exit code that tells scripts what happened.
+    /// The exit code that says what happened, for scripts.
     pub fn exit(&self) -> Exit {
         match self {
             RunError::Sampling(RingsError::Open(OpenError::Permission { .. })) => Exit::Permission,
@@ -93,7 +93,7 @@ pub(super) type StageError = Box<dyn Error + Send + Sync>;
 /// Name of a thread and how it ended.
 type StageEnd = (&'static str, Result<(), StageError>);
 
-/// Ends of threads, as they happen.
+/// Collects the ends of threads as they happen.
 #[derive(Clone)]
 pub(super) struct Ends {
     pub wake: Arc<WakeFd>,
@@ -108,7 +108,7 @@ struct List {
 
 #[derive(Default)]
 struct Ended {
-    /// Those that nobody has asked about.
+    /// Ends that were not handled yet.
     ends: Vec<StageEnd>,
     /// All of them.
     names: Vec<&'static str>,

@@ -1,9 +1,9 @@
 //! Starts the stages in order, watches over them, and ends them.
 //!
-//! Every stage is a thread named after it. A thread that ends when it should not, by error or by
-//! panic, ends the process with that error: a daemon that samples and does not answer, or answers
-//! and does not sample, helps nobody. The main thread waits for signals, reports to systemd, and
-//! checks the heartbeats.
+//! Every stage is a thread named after it. If a thread ends unexpectedly, by error or by panic, the
+//! process ends with that error: a daemon that samples and does not answer, or answers and does not
+//! sample, helps nobody. The main thread waits for signals, reports to systemd, and checks the
+//! heartbeats.
 
 mod confined;
 mod ends;
@@ -78,7 +78,7 @@ pub fn run(
     stages.stop(end)
 }
 
-/// What runs.
+/// Running stages.
 struct Stages {
     agent: Arc<Agent>,
     ends: Ends,
@@ -138,7 +138,7 @@ impl Stages {
                 self.agent.sampling.sampler.deep.clear();
                 self.agent.keep_copies(MonotonicTime::now());
             }
-            // A whole interval has to pass until heartbeats are looked at.
+            // Heartbeats are checked only after a full interval.
             if woken == [DEEP] && MonotonicTime::now() < next_check {
                 continue;
             }
@@ -160,8 +160,8 @@ impl Stages {
                 events.each(|event| notices.extend(CpuNotice::parse(event)));
             }
             self.agent.watch_cpus(&notices);
-            // After a pause of the whole process (SIGSTOP, a frozen cgroup, a paused VM) this
-            // thread may be the first to run: only heartbeats that a whole interval has not moved
+            // After a pause of the complete process (SIGSTOP, a frozen cgroup, a paused VM) this
+            // thread may be the first to run: only heartbeats that did not move for a full interval
             // count.
             let beats = self.heartbeats();
             if beats == last_beats
@@ -222,7 +222,7 @@ impl Stages {
         )
     }
 
-    /// Gives a late symbolizer its turn, before what samples show is older than what is asked for.
+    /// Lets a late symbolizer run before an answer is made, so that the samples are recent enough.
     fn hurry_symbolizer(&self) {
         let (agent, now) = (&self.agent, MonotonicTime::now());
         let late = agent

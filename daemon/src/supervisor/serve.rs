@@ -1,4 +1,4 @@
-//! The stage that answers: the calls of clients, and metrics.
+//! The serving stage: calls of clients, and metrics.
 
 use super::ends::StageError;
 use crate::agent::Agent;
@@ -11,11 +11,11 @@ use tokio::sync::{oneshot, watch};
 /// Part of the shutdown's grace that clients get to finish what they asked.
 const SERVING_GRACE_SHARE: f64 = 0.6;
 
-/// Threads for what takes long: the queries that may run at once, and status, reload, scrapes and
-/// the start of captures beside them.
+/// Threads for long work: the queries that may run at once, plus status, reload, scrapes and the
+/// start of captures.
 const BLOCKING_THREADS: usize = grpc::QUERIES_MAX + 3;
 
-/// Where the configuration says to listen.
+/// The configured address to listen on.
 pub(super) fn listen_at(server: &config::Server) -> grpc::Listen {
     match &server.listen {
         config::Listen::Unix(path) => grpc::Listen::Unix {
@@ -48,7 +48,7 @@ pub(super) fn serve(
         .build()?;
     let config = lock(&agent.settings.active).config.clone();
     let options = ServeOptions {
-        // Clients that do not go by themselves are cut off before the whole grace is over.
+        // Clients that do not disconnect by themselves are cut off before the grace period is over.
         grace: config.shutdown.grace().mul_f64(SERVING_GRACE_SHARE),
         ..ServeOptions::new(listen_at(&config.server))
     };

@@ -1,5 +1,5 @@
-//! Puts the stages together and starts them: each before those that hand it something, the sampler
-//! and the server last.
+//! Connects the stages and starts them: each stage before those that send to it, the sampler and
+//! the server last.
 //!
 //! [`Parts`] are opened before any thread runs. Then each function here starts a stage and returns
 //! the ends of the queues that lead to it.
@@ -49,8 +49,8 @@ use unwind::info::generated::Generated;
 use unwind::process::scan::Scan;
 use unwind::walk::{UnwindUpdate, Unwinder, look};
 
-/// Batches between sampler and symbolizer. With two the symbolizer may take a whole window to name
-/// one while the sampler fills the next; beyond that windows get longer.
+/// Batches between sampler and symbolizer. With two, the symbolizer may take a complete window to
+/// name one while the sampler fills the next; beyond that windows get longer.
 const BATCHES: usize = 2;
 
 /// Files announced and not yet opened. A start of a large host announces some thousands within a
@@ -60,7 +60,7 @@ const FILES_QUEUED_MAX: usize = 1024;
 /// Modules read and not yet taken by the sampler, which takes all of them once a second.
 const MODULES_QUEUED_MAX: usize = 1024;
 
-/// What stages work with.
+/// Parts that the stages work with.
 struct Parts {
     rings: Rings,
     facts: SamplingFacts,
@@ -122,7 +122,7 @@ impl Parts {
         })
     }
 
-    /// What all stages share.
+    /// Creates the state shared by all stages.
     fn agent(
         &self,
         loaded: Loaded,
@@ -406,8 +406,8 @@ fn start_debuginfod(
     Ok(Some(files))
 }
 
-/// Starts what follows generated code. Returns where its processes are told of, and where rules for
-/// it come from.
+/// Starts the thread that follows generated code. Returns where to report its processes, and where
+/// its rules come from.
 fn start_jit(
     ends: &Ends,
     agent: &Agent,
@@ -439,7 +439,7 @@ fn start_jit(
     Ok((code, generated))
 }
 
-/// What the symbolizer works with.
+/// Parts that the symbolizer works with.
 struct SymbolizeStage {
     fetched: Option<Arc<FetchedFiles>>,
     symbols: SymbolOptions,
@@ -526,7 +526,7 @@ fn start_looker(ends: &Ends) -> io::Result<Looks> {
     Ok((ask, answers))
 }
 
-/// Who asks runtimes for containers, where the configuration wants it.
+/// Creates the thread that asks container runtimes, if configured.
 fn containers_asked(
     config: &Config,
     counts: &Arc<containers::ProviderCounts>,

@@ -1,4 +1,4 @@
-//! Ends the stages in the order data flows, within the grace.
+//! Ends the stages in the order of the data flow, within the grace period.
 
 use super::{RunError, Stages};
 use host::sync::lock;
@@ -17,8 +17,8 @@ const ORDERS_GRACE_SHARE: f64 = 0.7;
 const PUSHING_GRACE_SHARE: f64 = 0.8;
 
 impl Stages {
-    /// Has captures end with what they have, and waits until that is with those who asked, and
-    /// evidence on disk.
+    /// Ends captures with what they have, and waits until clients have received it and evidence is
+    /// on disk.
     fn end_captures(&self, deadline: MonotonicTime) {
         let Some(captures) = self.agent.captures.get() else {
             return;

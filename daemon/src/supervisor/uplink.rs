@@ -1,4 +1,4 @@
-//! Starts what talks to a collector: with the daemon, or when the host joins a fleet.
+//! Starts the threads that talk to a collector: with the daemon, or when the host joins a fleet.
 
 use super::confined;
 use super::ends::Ends;
@@ -17,7 +17,7 @@ use std::sync::{Arc, OnceLock, PoisonError};
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
 
-/// Who this host is to a collector.
+/// Identity of this host for a collector.
 pub(super) fn identity(config: &Config, environment: &Environment) -> Identity {
     Identity::of_this_host(config.collector.host_id.as_deref(), &environment.host)
 }

@@ -1,14 +1,14 @@
-//! What reading one file may cost, and what the files of one owner may cost together.
+//! Bounds what reading one file may cost, and what the files of one owner may cost together.
 //!
-//! Whoever may run a program chooses the content of the file that the daemon then reads. Each
-//! reader takes a [`FileBudget`] along: it accounts the memory it takes ([`FileBudget::charge`])
-//! and asks now and then whether it may go on ([`FileBudget::check`]). A file over its budget has
-//! no names, or no unwind information, and the outcome tables say so. [`Shares`] bound the sum:
-//! many files, each just within its budget, would still keep the threads that read from everybody
+//! Anybody who can run a program chooses the content of the file that the daemon then reads. Each
+//! reader is given a [`FileBudget`]: it accounts the memory it uses ([`FileBudget::charge`]) and
+//! asks now and then whether it may continue ([`FileBudget::check`]). A file over its budget has no
+//! names, or no unwind information, and the outcome tables say so. [`Shares`] bound the sum: many
+//! files, each just within its budget, could otherwise keep the reading threads from everybody
 //! else's files.
 //!
-//! Time is CPU time of the reading thread: a busy host makes no file more costly. It is read with a
-//! system call of 0.3 µs, so readers ask once for some thousand entries or some 64 KiB.
+//! Time is CPU time of the reading thread, so a busy host makes no file more expensive. Reading it
+//! takes a system call of 0.3 µs, so readers ask once per some thousand entries or some 64 KiB.
 
 use super::counters::SymbolCounters;
 use hashbrown::HashMap;
@@ -49,15 +49,15 @@ const FILE_READ_MAX: u64 = 1 << 30;
 /// starts together gets its names late.
 const SHARE_MAX: Duration = Duration::from_secs(4);
 
-/// What comes back of it in a second: the largest share of one CPU that one owner can take for
+/// How much is replenished per second: the largest share of one CPU that one owner can use for
 /// long.
 const SHARE_PER_SECOND: Duration = Duration::from_millis(50);
 
-/// Owners remembered for each purpose. Beyond it those whose share is full again are forgotten, and
+/// Most owners remembered for each purpose. Beyond it, owners with a full share are forgotten, and
 /// if there is none the new owner has to wait.
 const OWNERS_MAX: usize = 1024;
 
-/// Which bound ended the reading of a file.
+/// The bound at which the reading of a file ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Over {
     /// It takes more memory than one file may.
@@ -261,7 +261,7 @@ pub struct Charge<'b> {
     bytes: usize,
 }
 
-/// What charges need of a budget, whatever it may pause for.
+/// The part of a budget that charges need.
 trait Held {
     fn held(&self) -> usize;
     fn bytes_max(&self) -> usize;
@@ -305,7 +305,7 @@ impl Charge<'_> {
         self.budget.bytes_max().saturating_sub(others)
     }
 
-    /// What is charged is kept as long as the budget lasts.
+    /// Keeps the charge for the lifetime of the budget.
     pub fn keep(mut self) {
         self.bytes = 0;
     }
@@ -317,7 +317,7 @@ impl Drop for Charge<'_> {
     }
 }
 
-/// Whose share of time a file takes.
+/// The owner of a file, who is charged for the time it takes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Owner {
     /// Root's file among what the host has installed: it has no share but its own budget. Root of a
@@ -353,8 +353,8 @@ impl Owner {
     }
 }
 
-/// What a file is read for. Each has shares of its own: what somebody captures takes no names from
-/// the continuous profile.
+/// The purpose of reading a file. Each has shares of its own: captures take no names from the
+/// continuous profile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub enum Purpose {
     /// The continuous profile.
@@ -364,7 +364,7 @@ pub enum Purpose {
     Captures,
 }
 
-/// Whose share is charged.
+/// The owner and purpose that are charged.
 pub type Payer = (Owner, Purpose);
 
 /// CPU time left of one owner's share.
@@ -402,7 +402,7 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// Shares whose sum is counted there.
+    /// Creates shares that add their sum to these counters.
     pub fn counted(counters: Arc<SymbolCounters>) -> Shares {
         Shares {
             counters,
@@ -452,7 +452,7 @@ impl Shares {
     }
 
     fn spend(&self, payer: Payer, spent: Duration, now: MonotonicTime) {
-        // What captures take is told as theirs.
+        // Work for captures is counted separately.
         if payer.1 == Purpose::Profile {
             let sum = &self.counters.owners_files_cpu_ns;
             sum.fetch_add(spent.as_nanos() as u64, Ordering::Relaxed);

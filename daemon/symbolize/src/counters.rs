@@ -1,4 +1,4 @@
-//! What naming did and what it dropped, by cause, for the metrics.
+//! Counters of naming and of what it dropped, by cause, for the metrics.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -1,13 +1,14 @@
 //! Finds the separate debug file of an executable.
 //!
-//! By build id (`.build-id/ab/cdef….debug`), else by `.gnu_debuglink` (`<dir>/<directory of the
-//! executable>/<name>`, `<dir>/<name>`). A file is taken only when its build id equals that of the
-//! executable or, when one of them has none, its checksum is the one in the link.
+//! It is looked up by build id (`.build-id/ab/cdef….debug`), else by `.gnu_debuglink`
+//! (`<dir>/<directory of the executable>/<name>`, `<dir>/<name>`). A file is accepted only if its
+//! build id equals that of the executable or, if one of them has none, its checksum matches the one
+//! in the link.
 //!
-//! What is found as an executable is opened is held open with it: below the daemon's own debug
-//! directories, else in the root of the process that runs it, where a container has its own. There
-//! only an equal build id counts. Whoever makes such a file could as well have put its names into
-//! the executable itself, so it is believed no more and no less than that.
+//! When an executable is opened, its debug file is looked up and held open with it: below the
+//! daemon's own debug directories, else in the root of the process that runs it, where a container
+//! has its own. There only an equal build id counts. Anybody who can create such a file could as
+//! well have put its names into the executable itself, so it is trusted as much as that.
 
 use super::budget::FileBudget;
 use super::elf::{Headers, ReadAt, read_headers};
@@ -16,10 +17,11 @@ use super::open::{Links, Root};
 use host::ids::Pid;
 use std::path::{Path, PathBuf};
 
-/// Largest file whose checksum is computed. Unit: bytes. Reading takes about a second a GiB.
+/// Largest file for which a checksum is computed. Unit: bytes. Reading takes about a second per
+/// GiB.
 const CHECKED_BYTES_MAX: u64 = 1 << 30;
 
-/// What is looked for as executables are opened.
+/// Options for debug files when executables are opened.
 #[derive(Clone, Debug, Default)]
 pub struct DebugFileOptions {
     /// The daemon's own debug directories.
@@ -29,7 +31,7 @@ pub struct DebugFileOptions {
 }
 
 /// Finds the debug file of the executable `image` that runs from `path` in the root of `pid`, if it
-/// may be needed. May wait for ever.
+/// may be needed. May wait forever.
 pub fn at_first_sight(
     wanted: &DebugFileOptions,
     image: &Image,
@@ -92,12 +94,12 @@ fn by_build_id(dirs: &[PathBuf], headers: &Headers) -> Option<(Image, Headers)> 
     })
 }
 
-/// Where a debug directory has the file of a build id.
+/// Path of a build ID's file in a debug directory.
 fn build_id_place(headers: &Headers) -> Option<String> {
     place(&profile::build_id_text(&headers.build_id))
 }
 
-/// The same, of a build id in hexadecimal.
+/// The same for a build ID in hexadecimal.
 pub(super) fn place(build_id: &str) -> Option<String> {
     let (first, rest) = build_id.split_at_checked(2)?;
     (!rest.is_empty()).then(|| format!(".build-id/{first}/{rest}.debug"))

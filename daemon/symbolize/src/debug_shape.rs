@@ -1,8 +1,8 @@
-//! Looks debug information through before the library reads it: what it does not bound itself.
+//! Checks debug information for what the library that reads it does not bound itself.
 //!
-//! blazesym calls itself once for each inlined function within another, so entries nested without
-//! end overflow the stack, which ends the daemon; and it keeps the rows of a line program once for
-//! each unit that names it. One walk over the entries, without their attributes, finds both.
+//! blazesym recurses once for each inlined function within another, so endlessly nested entries
+//! would overflow the stack and end the daemon; and it keeps the rows of a line program once for
+//! each unit that refers to it. One walk over the entries, without their attributes, finds both.
 
 use super::budget::{FileBudget, Over};
 use gimli::{
@@ -14,8 +14,8 @@ use gimli::{
 /// in debug builds (`tests/images.rs`). Files of programs that are nested deeper have no lines.
 const DEPTH_MAX: usize = 256;
 
-/// Longest line program of one unit, its head included. Unit: bytes. The library reads it as a
-/// whole, between two looks at the clock. Files with a longer one have no lines.
+/// Longest line program of one unit, including its head. Unit: bytes. The library reads all of it
+/// between two checks of the time. Files with a longer one have no lines.
 const LINE_PROGRAM_MAX: u64 = 2 << 20;
 
 /// How often all line programs together may be named, in times of their section. A unit has one of

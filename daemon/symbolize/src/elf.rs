@@ -1,9 +1,9 @@
-//! Reads what naming needs from an ELF image: segments, build id, debug link, function symbols.
+//! Reads the data for naming from an ELF image: segments, build id, debug link, function symbols.
 //!
-//! Images come from strangers and may change while they are read. So nothing is memory-mapped (a
-//! file that is cut short under a mapping kills its reader with SIGBUS); everything is read with
-//! bounded positional reads, and every number in the image is checked before use. Little-endian
-//! images of 32 and 64 bits; other machines' files give [`ElfError::Foreign`].
+//! Images are untrusted and may change while they are read. So nothing is memory-mapped (truncating
+//! a mapped file kills its reader with SIGBUS). Everything is read with bounded positional reads,
+//! and every number in the image is checked before use. Little-endian images of 32 and 64 bits;
+//! other machines' files give [`ElfError::Foreign`].
 
 mod symbols;
 

@@ -1,9 +1,10 @@
-//! Debug files that debuginfod servers have: fetched by a thread of its own, kept in a directory of
-//! the daemon.
+//! Debug files from debuginfod servers: a thread fetches them and keeps them in a directory of the
+//! daemon.
 //!
-//! The symbolizer says which builds have no symbols and goes on; what comes is found by build id as
-//! in any other debug directory, from the next batch on. The directory is bounded: what was not
-//! used for longest goes. A file is taken only when it is of the build asked for and has symbols.
+//! The symbolizer reports which builds have no symbols and continues. From the next batch on,
+//! fetched files are found by build id as in any other debug directory. The directory is bounded:
+//! the least recently used file is removed first. A file is accepted only if it is of the requested
+//! build and has symbols.
 
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
@@ -23,7 +24,7 @@ use std::time::{Duration, SystemTime};
 /// Largest file. Unit: bytes. Larger ones are not read by the symbolizer either.
 const FILE_BYTES_MAX: u64 = 1 << 30;
 
-/// Where fetched files have their names while they come.
+/// Subdirectory for files while they are downloaded.
 const INCOMING: &str = "incoming";
 
 /// Longest wait for something to do: servers rest no longer.
@@ -47,13 +48,13 @@ pub struct FetchedFiles {
     counters: Arc<SymbolCounters>,
 }
 
-/// Where a directory has the file of a build.
+/// Path of a build's file in a directory.
 fn place(base: &Path, build_id: &str) -> Option<PathBuf> {
     Some(base.join(debug_files::place(build_id)?))
 }
 
 impl FetchedFiles {
-    /// What is in a directory already; it is made when it is missing.
+    /// Opens a directory with its existing files; creates it if it is missing.
     ///
     /// # Errors
     /// When it cannot be made, others may write to it, or another daemon has it.
@@ -119,7 +120,7 @@ impl FetchedFiles {
         let _ = file.map(|file| futimens(file, &times));
     }
 
-    /// Fetches what is wanted, for ever. The body of `fp-debuginfod`.
+    /// Fetches missing files in an endless loop. The body of `fp-debuginfod`.
     pub fn run(&self, urls: &[String]) -> ! {
         let mut servers = Servers::new(urls, FILE_BYTES_MAX.min(self.bytes_max));
         loop {
@@ -173,7 +174,7 @@ impl FetchedFiles {
         }
     }
 
-    /// Takes a file that came, if it is what was asked for.
+    /// Keeps a downloaded file if it is the requested one.
     fn keep(&self, incoming: &Path, build_id: &str, bytes: u64) -> io::Result<()> {
         let headers = read_headers(&File::open(incoming)?).map_err(io::Error::other)?;
         let own = profile::build_id_text(&headers.build_id);

@@ -14,7 +14,7 @@ use hashbrown::HashMap;
 use host::ids::FileOffset;
 use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
 
-/// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of whole distributions are below 4 MiB.
+/// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of complete distributions are below 4 MiB.
 const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;
 
 /// Frames of inlined functions kept for one address, the innermost.
@@ -27,7 +27,7 @@ struct Table {
     names_in: Option<Image>,
     /// A frame for each symbol, [`NO_FRAME`] until asked for; empty until the first.
     frames: Vec<FrameId>,
-    /// Where the last look-up ended.
+    /// Where the last lookup ended.
     hint: usize,
 }
 
@@ -47,7 +47,7 @@ pub struct FileNames {
     exact_frames: Vec<FrameId>,
     /// Why an address that no symbol covers has no name.
     missing: Unnamed,
-    /// Where such addresses lie; none when nothing tells this file from others.
+    /// Places for such addresses; `None` if nothing identifies this file.
     places: Option<Places>,
     /// It has no symbols but those it exports, and its debug file may have them.
     pub lacks_symbols: bool,
@@ -56,7 +56,7 @@ pub struct FileNames {
     no_name: HashMap<Unnamed, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
-    /// What the symbolizer counted for it.
+    /// Memory that the symbolizer counted for it.
     pub counted: usize,
 }
 
@@ -197,8 +197,7 @@ impl FileNames {
         }
     }
 
-    /// The image whose debug information has something to say of these offsets that is not known
-    /// yet.
+    /// The image, if its debug information may have names for these offsets that are not known yet.
     pub fn to_look_through<'i>(
         &'i self,
         image: Option<&'i Image>,
@@ -214,9 +213,9 @@ impl FileNames {
         other.or(image)
     }
 
-    /// Memory that naming these offsets takes beside what is held: that of the debug information
-    /// when it has to be read. Where that and the symbols do not fit into `bytes_max` together it
-    /// is given up: read, it would be freed at once, and read again for every batch.
+    /// Additional memory for naming these offsets: that of the debug information if it has to be
+    /// read. If that and the symbols together do not fit into `bytes_max`, it is not read, because
+    /// it would be freed at once, and read again for every batch.
     pub fn bytes_to_read(
         &mut self,
         image: Option<&Image>,

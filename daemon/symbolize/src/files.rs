@@ -1,16 +1,18 @@
-//! Keeps executables open from their first sample on, so that a process or container that is gone
-//! still gets names.
+//! Keeps executables open from their first sample on, so that frames get names even after their
+//! process or container is gone.
 //!
-//! The sampler sends a [`FileSeen`] at the first sight of a file; the `fp-files` thread opens it by
-//! the mapping, else by path inside the process's root, its relatives' roots and the daemon's own,
-//! and takes it only when it is the file that was recorded. The symbolizer asks [`FileStore::get`].
+//! The sampler sends a [`FileSeen`] when it first sees a file. The `fp-files` thread opens it
+//! through the mapping, else by path inside the process's root, its relatives' roots and the
+//! daemon's own, and accepts it only if it is the file that was recorded. The symbolizer calls
+//! [`FileStore::get`].
 //!
-//! What "the one recorded" means: with a build id, the same build id. Without, the same device,
-//! inode number and, where both are known, inode generation. Overlays and btrfs show device numbers
-//! in mappings that `stat` does not: there an equal inode number is enough, but only through the
-//! mapping itself or the process's own root. A recorded size or change time does not exist to be
-//! compared. With nothing recorded but a path, only the mapping and the process's own root count.
-//! `map_files` is checked too: a pid used again may have another file mapped at the same addresses.
+//! A file is the recorded one if it has the recorded build id. Without a build id, device, inode
+//! number and, where both are known, inode generation must be equal. Overlays and btrfs show device
+//! numbers in mappings that `stat` does not: there an equal inode number is enough, but only
+//! through the mapping itself or the process's own root. Records contain no size or change time
+//! that could be compared. If only a path was recorded, only the mapping and the process's own root
+//! count. `map_files` is checked too, because a process that reuses the pid may have another file
+//! mapped at the same addresses.
 
 use super::budget::{FileBudget, Purpose, Shares};
 use super::counters::{SymbolCounters, bump};
@@ -42,11 +44,11 @@ pub const OPEN_FILES_MAX: usize = 4096;
 /// unmounted, and its blocks from being free once it is deleted.
 pub const UNUSED_MAX: Duration = Duration::from_secs(90);
 
-/// Most files remembered, open or not. A build host runs thousands of programs a minute for ever;
-/// a file forgotten costs names only if it is sampled again.
+/// Most files remembered, open or not. A build host endlessly runs thousands of programs a minute;
+/// a forgotten file costs names only if it is sampled again.
 const KNOWN_FILES_MAX: usize = 16384;
 
-/// What a file is known by.
+/// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileIdentity {
     /// The linker's hash of the content, as the kernel read it from the mapping.
@@ -85,12 +87,12 @@ impl FileIdentity {
     }
 }
 
-/// A file seen in a process: what the sampler tells at the first sample in it.
+/// A file seen in a process: the sampler sends it at the first sample in it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSeen {
     /// Its id in the process table.
     pub id: FileId,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
     /// Its path in the process's mount namespace, as the kernel wrote it.
     pub path: Box<[u8]>,
@@ -102,12 +104,12 @@ pub struct FileSeen {
     pub relatives: [Pid; RELATIVES],
 }
 
-/// What is known of a file when the symbolizer asks.
+/// Result of a file lookup for the symbolizer.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// Its path in the process's mount namespace; empty when the file is not known.
     pub path: Arc<[u8]>,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
     /// Its content, or why there is none.
     pub image: Result<Image, Unnamed>,
@@ -134,7 +136,7 @@ struct Table {
 struct Done {
     /// Since the start.
     count: u64,
-    /// As many does the symbolizer wait for, or did it last.
+    /// The number for which the symbolizer waits, or last waited.
     wanted: u64,
 }
 
@@ -144,7 +146,7 @@ pub struct FileStore {
     table: Mutex<Table>,
     /// Announcements dealt with since the start.
     done: Mutex<Done>,
-    /// Told when as many are dealt with as somebody waits for.
+    /// Notified when the number that somebody waits for has been processed.
     enough: Condvar,
     open_max: usize,
     debug: debug_files::DebugFileOptions,
@@ -171,13 +173,13 @@ impl FileStore {
         }
     }
 
-    /// What reading a file may cost now; `None`, counted, while the files of its owner have taken
-    /// more than their share.
+    /// The current budget for reading a file; `None`, which is counted, while its owner's files
+    /// have used more than their share.
     pub fn budget<'a>(&self, image: &Image) -> Option<FileBudget<'a>> {
         self.budget_for(image, Purpose::Profile)
     }
 
-    /// The same, charged to what the owner may take for a purpose.
+    /// The same, charged to the owner's share for a purpose.
     pub fn budget_for<'a>(&self, image: &Image, purpose: Purpose) -> Option<FileBudget<'a>> {
         let payer = (image.owner(&self.host_devices), purpose);
         let budget = self.shares.budget(payer, MonotonicTime::now());
@@ -187,7 +189,7 @@ impl FileStore {
         budget
     }
 
-    /// Takes the whole share of a file's owner.
+    /// Uses up the share of a file's owner.
     #[cfg(test)]
     pub fn take_share(&self, id: FileId) {
         if let Ok(image) = &self.get(id).image {
@@ -206,16 +208,17 @@ impl FileStore {
         FileStore { debug, ..self }
     }
 
-    /// Opens a file that was seen, unless it is open already; false then. May wait for ever.
+    /// Opens a file that was seen, unless it is open already, and returns false then. May wait
+    /// forever.
     pub fn see(&self, seen: &FileSeen) -> bool {
         let tried = self.open(seen);
         self.count_done();
         tried
     }
 
-    /// Has a helper open a file that was seen, unless it is open already, and waits for it only so
-    /// long. When the file system answers later the file is taken then. True when it was opened
-    /// now.
+    /// Has a helper open a file that was seen, unless it is open already, and waits only for a
+    /// limited time. If the file system answers later, the file is used from then on. True if it
+    /// was opened now.
     pub fn see_in_time(
         self: &Arc<Self>,
         seen: FileSeen,
@@ -349,8 +352,8 @@ impl FileStore {
         }
     }
 
-    /// Where too many are open, closes a sixteenth of the files, so that the search for the oldest
-    /// is paid rarely.
+    /// If too many are open, closes a sixteenth of the files, so that the search for the oldest is
+    /// rarely needed.
     fn keep_within(&self, table: &mut Table) {
         if table.open <= self.open_max {
             return;
@@ -390,7 +393,7 @@ impl FileStore {
         }
     }
 
-    /// What is known of a file. One that nobody has told of yet counts as over a limit: the queue
+    /// What is known of a file. One that was never reported counts as over a limit: the queue
     /// between sampler and `fp-files` was full.
     pub fn get(&self, id: FileId) -> Found {
         let table = &mut *self.lock();
@@ -463,8 +466,8 @@ pub fn identity_in_time(
     helpers.run(time, move || identity_of_mapping(pid, start, end))?
 }
 
-/// The identity of a mapping that is older than the daemon: its build id, where the kernel lets the
-/// mapping be opened and the file has one. May wait for ever.
+/// The identity of a mapping that is older than the daemon: its build ID, if the kernel allows
+/// opening the mapping and the file has one. May wait forever.
 pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
     let file = open::open_mapping(pid.0, start, end).ok()?;
     FileIdentity::build_id(&elf::read_build_id(&file).ok()?)
@@ -496,7 +499,8 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
             Err(OpenError::Gone) => Unnamed::FileGone,
             Err(_) => Unnamed::FileUnreadable,
         };
-        // What says most: another file there, then one that cannot be read, then none.
+        // Keep the most specific problem: a changed file, then an unreadable one, then a missing
+        // one.
         worst = match (worst, problem) {
             (Unnamed::FileChanged, _) | (_, Unnamed::FileChanged) => Unnamed::FileChanged,
             (Unnamed::FileUnreadable, _) => Unnamed::FileUnreadable,
@@ -533,8 +537,8 @@ fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
     take(own, Via::OtherRoot).ok_or(worst)
 }
 
-/// True when an opened file is the one that a process mapped. `mapping` tells that it was opened by
-/// the mapping itself, else by its path in the process's root.
+/// True if an opened file is the one that a process mapped. `mapping` says that it was opened
+/// through the mapping itself, else by its path in the process's root.
 pub fn is_mapped(file: &File, identity: &FileIdentity, mapping: bool) -> bool {
     let via = if mapping { Via::Mapping } else { Via::OwnRoot };
     is_the_one(file, identity, via)

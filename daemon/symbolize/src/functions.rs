@@ -1,8 +1,8 @@
-//! Where a function of an executable starts in its file: where a uprobe is to be set.
+//! Finds where a function of an executable starts in its file, to set a uprobe there.
 //!
-//! Unlike [`super::elf::SymbolTable`], which keeps one name for each address, all names of the
-//! tables are looked at, aliases too. The file is a stranger's: reads are bounded and every number
-//! is checked.
+//! Unlike [`super::elf::SymbolTable`], which keeps one name per address, this looks at all names in
+//! the tables, including aliases. The file is untrusted: reads are bounded and every number is
+//! checked.
 
 use super::budget::FileBudget;
 use super::elf::{ElfError, Headers, ReadAt, Section, each_symbols, read_headers};
@@ -18,7 +18,7 @@ const PLACES_MAX: usize = 4096;
 /// Bytes of names looked through at a time.
 const NAMES_AT_ONCE: usize = 1 << 20;
 
-/// What was found of a function.
+/// Where a function was found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FunctionLocation {
     /// Offset in the file of its first instruction.
@@ -56,11 +56,11 @@ pub fn place_of<R: ReadAt + ?Sized>(image: &R, name: &[u8]) -> Result<FunctionLo
     Ok(place)
 }
 
-/// What has a name.
+/// What a name refers to.
 enum Found {
     /// A function, by its address.
     Function(u64),
-    /// What chooses one.
+    /// A resolver that chooses the function.
     Indirect,
 }
 

@@ -1,8 +1,8 @@
-//! The content of a file, wherever it is: on a file system of this machine, on one that may stop
-//! answering, or in memory.
+//! The content of a file, wherever it is: on a local file system, on one that may stop answering,
+//! or in memory.
 //!
-//! Files of the second kind are read by helpers, each reading with a bound and all
-//! readings of one file with another: whoever answers just in time keeps nobody waiting for long.
+//! Helpers read files of the second kind. Each read has a bound, and so have all reads of one file
+//! together, so that a server that answers just in time delays nobody for long.
 
 use super::budget::Owner;
 use super::elf::ReadAt;
@@ -29,7 +29,7 @@ pub enum Image {
     Memory(Arc<[u8]>),
 }
 
-/// Tells whether a file was written to since. Size in bytes, modification time in seconds and
+/// Shows whether a file was written to since. Size in bytes, modification time in seconds and
 /// nanoseconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stamp(u64, i64, i64);
@@ -46,7 +46,7 @@ impl Stamp {
 }
 
 impl Image {
-    /// An open file as it is now. May wait for ever.
+    /// An open file as it is now. May wait forever.
     ///
     /// # Errors
     /// When the file system does not answer.
@@ -76,8 +76,8 @@ impl Image {
         }
     }
 
-    /// Whose file it is, for the time that reading it takes. A file system that does not answer has
-    /// its own.
+    /// The owner of the file, who is charged for the time of reading it. A file system that may not
+    /// answer is an owner of its own.
     pub(super) fn owner(&self, host_devices: &[u64]) -> Owner {
         let facts = match self {
             Image::File(file, _) => file.metadata(),
@@ -130,14 +130,14 @@ impl ReadAt for Image {
 /// a reading takes milliseconds; one that took this long is not tried again.
 const READ_WAIT: Duration = Duration::from_secs(2);
 
-/// Longest sum of waits for the answers of one file. A file system may answer each reading just in
-/// time, and a large symbol table takes a thousand: the symbolizer would wait for half an hour.
-/// Beyond it the file is given up. When it is too small, so are large files on a network whose
-/// answers take more than ten milliseconds.
+/// Longest sum of waits for the reads of one file. A file system may answer each read just in time,
+/// and a large symbol table takes a thousand reads: the symbolizer would wait for half an hour.
+/// Beyond it the file is abandoned. If it is too small, so are large files on a network with
+/// answers that take more than ten milliseconds.
 const WAITS_MAX: Duration = Duration::from_secs(20);
 
-/// Which part of the time that passes is taken off the sum: a file that is in use for days is not
-/// given up for what its names took one by one.
+/// Fraction of the passing time that is subtracted from the sum, so that a file in use for days is
+/// not abandoned because of many short waits.
 const WAITS_FORGOTTEN: u32 = 60;
 
 /// Waits for the answers of one file.

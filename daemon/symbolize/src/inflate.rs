@@ -1,5 +1,5 @@
-//! Decompresses sections, never to more than a stated size: archives that inflate without end are
-//! an old trick, and an executable's sections are its owner's choice.
+//! Decompresses sections, never to more than a stated size, because sections are untrusted and
+//! could expand without end.
 
 use super::budget::{Charge, FileBudget};
 use super::elf::{ElfError, ReadAt, Section};
@@ -141,11 +141,11 @@ pub fn content_size<R: ReadAt + ?Sized>(
         return Err(ElfError::Damaged);
     }
     image.read_exact_at(header, section.offset)?;
-    // The packed bytes are in memory beside the others for a moment.
+    // For a moment the packed bytes are in memory as well.
     Ok(unpacked_size(header, is_64)?.0.max(section.size))
 }
 
-/// The size and the length of the header that tells it. Elf64_Chdr: type, reserved, size (8),
+/// The size, and the length of the header that states it. Elf64_Chdr: type, reserved, size (8),
 /// alignment (8). Elf32_Chdr: type, size, alignment.
 fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
     Ok(match is_64 {
@@ -154,7 +154,7 @@ fn unpacked_size(raw: &[u8], is_64: bool) -> Result<(u64, usize), ElfError> {
     })
 }
 
-/// What a decoder gives, up to `size` bytes, which are charged already.
+/// Reads up to `size` bytes from a decoder, which are already charged.
 fn unpack(
     mut decoder: impl Read,
     size: usize,

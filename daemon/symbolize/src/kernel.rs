@@ -1,15 +1,15 @@
 //! The kernel's own symbols, from `/proc/kallsyms`: built in, of modules, and BPF programs.
 //!
-//! A table of our own rather than a library's: it keeps what module a symbol is of, only text
+//! It uses its own table rather than a library's: it keeps the module of each symbol, only text
 //! symbols, and names in one arena. Read on the symbolizer's thread, and once by the supervisor for
-//! the idle loop's ranges; takes some 50 ms of CPU and 2.4 MiB on a kernel with 64,000 functions
-//! (Linux 6.18, 2026-11-21).
+//! the address ranges of the idle loop. Takes about 50 ms of CPU and 2.4 MiB on a kernel with
+//! 64,000 functions (Linux 6.18, 2026-11-21).
 
 use std::fs::File;
 use std::io::{self, BufRead, BufReader};
 
-/// Largest function believed. Unit: bytes. `kallsyms` tells no sizes: without this bound an address
-/// behind the last symbol of a module would get that symbol's name.
+/// Largest plausible function. Unit: bytes. `kallsyms` has no sizes: without this bound an address
+/// after the last symbol of a module would get that symbol's name.
 const FUNCTION_BYTES_MAX: u64 = 256 << 10;
 
 /// Most symbols kept. A kernel has 60,000 to 200,000 text symbols; a million BPF programs do not
@@ -200,7 +200,7 @@ impl KernelSymbols {
         }
     }
 
-    /// Address ranges, start and end, of all functions whose name passes; sorted.
+    /// Sorted address ranges, start and end, of all functions with a matching name.
     pub fn ranges_of(&self, predicate: impl Fn(&str) -> bool) -> Vec<(u64, u64)> {
         let mut ranges: Vec<(u64, u64)> = Vec::new();
         for (index, symbol) in self.symbols.iter().enumerate() {

@@ -1,20 +1,20 @@
 //! Names frames: (file, offset) and kernel addresses become functions of the recorder's dictionary.
 //!
 //! Input: per batch and file, the distinct offsets; output: one or more frames each, leaf first.
-//! Nothing here is an error: what has no name is a frame called `[module]` with the reason in it.
-//! Everything runs on the symbolizer's thread, may block on file systems, and is bounded by
-//! [`SymbolOptions::cache_bytes`]; opening files is the work of [`files`] on its own thread.
+//! Nothing here is an error: an address without a name becomes a frame called `[module]` with the
+//! reason. Everything runs on the symbolizer's thread, may block on file systems, and is bounded by
+//! [`SymbolOptions::cache_bytes`]; [`files`] opens files on its own thread.
 //!
-//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address
-//! whose frame is known costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver;
-//! two shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym
-//! serves lines and inlined functions (`lines`). Its symbol look-up was not taken for the rest
-//! because it maps files into memory (one that is cut short while mapped, as `cp` over a library
-//! does, ends the daemon with SIGBUS), follows debug links of container files in the daemon's own
-//! mount namespace, and only together with DWARF.
+//! Symbols are read by our own reader ([`elf`]) into tables of 20 bytes a function: an address with
+//! a known frame costs 20 to 70 ns (5,000 random addresses of libc, node, librustc_driver; two
+//! shared CPUs, 2026-11-21), a symbol name 0.2 to 7 µs once, most of it demangling. blazesym
+//! provides lines and inlined functions (`lines`). Its symbol lookup is not used for the rest
+//! because it maps files into memory (truncating a mapped file, as `cp` over a library does, ends
+//! the daemon with SIGBUS), follows debug links of container files in the daemon's own mount
+//! namespace, and works only together with DWARF.
 //!
-//! Panics of the demanglers and of blazesym are caught here. A panic hook must therefore not end
-//! the process; the end of a thread by panic must.
+//! Panics of the demanglers and of blazesym are caught here. So a panic hook must not end the
+//! process; only a thread that ends by panic may.
 
 pub mod budget;
 pub mod counters;
@@ -61,19 +61,19 @@ const KERNEL_REREAD_MIN: Duration = Duration::from_secs(60);
 /// Longest time between two readings while there are addresses without a name.
 const KERNEL_REREAD_MAX: Duration = Duration::from_secs(3600);
 
-/// CPU time from the start of a batch of a capture on after which no more files are read for it,
-/// nor debug information looked through. The continuous profile's batch waits that long, and longer
-/// by what was started before: reading a file, reading its debug information and looking through
-/// that may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is late and
-/// complete. Places in files read before are then told by function; those in others have no name in
-/// that batch. When it is too small, captures of hosts where much runs have fewer lines, and fewer
-/// names at first.
+/// CPU time since the start of a batch of a capture after which no more files are read or searched
+/// for debug information for it. The continuous profile's batch waits that long, plus the time of
+/// work that was already started: reading a file, reading its debug information and searching that
+/// may take [`budget::FILE_CPU_MAX`] each and a call into the library. Its window is then late but
+/// complete. Places in files read before get function names; those in others have no name in that
+/// batch. If it is too small, captures of hosts where much runs have fewer lines, and fewer names
+/// at first.
 const LINES_CPU_MAX: Duration = Duration::from_secs(1);
 
 /// How to name.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SymbolOptions {
-    /// Tell source file and line where the debug information has them.
+    /// Add source file and line where the debug information has them.
     pub lines: bool,
     /// Show functions that were inlined as frames of their own.
     pub inlined_frames: bool,
@@ -107,7 +107,7 @@ pub struct FrameSpan {
 /// Frames of a list of addresses. Reused: cleared by its owner, filled by appending.
 #[derive(Clone, Debug, Default)]
 pub struct Named {
-    /// One a address, in the order asked.
+    /// One per address, in the order requested.
     pub spans: Vec<FrameSpan>,
     /// Frames of all spans.
     pub frames: Vec<FrameId>,
@@ -158,7 +158,7 @@ pub struct Symbolizer {
 }
 
 impl Symbolizer {
-    /// What naming did and dropped.
+    /// Counters of naming.
     pub fn counters(&self) -> &Arc<SymbolCounters> {
         &self.counters
     }
@@ -211,8 +211,8 @@ impl Symbolizer {
         self.lines_until = Some(thread_cpu() + LINES_CPU_MAX);
     }
 
-    /// Has servers asked for the debug files of what has no symbols here. Where they are kept is
-    /// one of [`SymbolOptions::debug_dirs`].
+    /// Requests debug files for builds without symbols from servers. The directory in which they
+    /// are stored must be one of [`SymbolOptions::debug_dirs`].
     pub fn fetching(mut self, fetched: Option<Arc<FetchedFiles>>) -> Symbolizer {
         self.fetched = fetched;
         self
@@ -280,8 +280,8 @@ impl Symbolizer {
         self.lines_until.is_none_or(|until| thread_cpu() < until)
     }
 
-    /// Has the debug file of a file without symbols fetched, and the file read again once that is
-    /// here, or is gone: what is removed takes room for as long as it is open.
+    /// Requests the debug file of a file without symbols, and reads the file again once the debug
+    /// file has arrived or was removed, because a removed file takes room as long as it is open.
     fn ask_for_symbols(&mut self, id: FileId) {
         let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
             return;
@@ -319,7 +319,7 @@ impl Symbolizer {
         Ok(names)
     }
 
-    /// Gives places of a file one frame that says why they have no name.
+    /// Gives all places of a file one frame that says why they have no name.
     fn no_names(
         &self,
         found: &Found,
@@ -334,8 +334,8 @@ impl Symbolizer {
         add(&self.counters.addresses_unnamed, offsets.len() as u64);
     }
 
-    /// Frees memory down to the limit, from the longest unused file on: debug information first,
-    /// which is large and of no use for places already named, then whole files but `kept`.
+    /// Frees memory down to the limit, least recently used files first: debug information first,
+    /// which is large and not needed for places already named, then complete files except `kept`.
     fn evict(&mut self, limit: usize, kept: Option<FileId>) {
         while self.bytes > limit {
             let with_lines = self.files.values_mut().filter(|names| names.has_lines());
@@ -369,14 +369,14 @@ impl Symbolizer {
         }
     }
 
-    /// Tells that the kernel's symbols changed: a module or BPF program came or went. They are read
-    /// again before the next kernel address, but not within a minute of the last time.
+    /// Reports that the kernel's symbols changed: a module or BPF program came or went. They are
+    /// read again before the next kernel address, but at most once a minute.
     pub fn kernel_changed(&mut self) {
         self.kernel.stale = true;
         self.kernel.wait = KERNEL_REREAD_MIN;
     }
 
-    /// Takes a table that was read already, to save reading it twice at start.
+    /// Sets a table that was already read, to avoid reading it twice at start.
     pub fn set_kernel_symbols(&mut self, symbols: KernelSymbols) {
         self.kernel.take(Arc::new(symbols));
     }
@@ -499,12 +499,12 @@ impl Kernel {
     }
 }
 
-/// What stands for code without a symbol: a frame called `[module]`, with the reason.
+/// The placeholder for code without a symbol: a frame called `[module]`, with the reason.
 pub fn unnamed(dict: &mut Dictionary, kind: FrameKind, module: &str, reason: Unnamed) -> FrameId {
     unnamed_at(dict, kind, (module, reason), "")
 }
 
-/// The same, of the function at a place.
+/// The same for the function at a place.
 fn unnamed_at(
     dict: &mut Dictionary,
     kind: FrameKind,

@@ -1,11 +1,11 @@
 //! Source lines and inlined functions, from DWARF, through blazesym.
 //!
 //! blazesym maps the file it reads into memory and follows debug links by path. Neither is safe
-//! with files of strangers: a mapped file that is cut short ends the process with SIGBUS, and a
-//! link read from a container's file would be followed in the daemon's mount namespace. So it gets
-//! a file in memory that holds nothing but the debug sections, copied and decompressed within a
-//! bound, and only once their shape was looked at (`debug_shape`). One blazesym symbolizer a file:
-//! dropping it frees everything, and a panic costs one file its lines.
+//! with untrusted files: truncating a mapped file ends the process with SIGBUS, and a link from a
+//! container's file would be followed in the daemon's mount namespace. So it gets a file in memory
+//! that contains only the debug sections, copied and decompressed within a bound, and only after
+//! their shape was checked (`debug_shape`). There is one blazesym symbolizer per file: dropping it
+//! frees everything, and a panic costs one file its lines.
 
 use super::budget::{FILE_CPU_MAX, FileBudget};
 use super::debug_shape::{self, ShapeError};
@@ -48,7 +48,7 @@ pub enum LinesError {
     Panicked,
 }
 
-/// One frame of an address, as the debug information tells it.
+/// One frame of an address, according to the debug information.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SourceFrame {
     /// Function; empty when the debug information names none.
@@ -126,8 +126,8 @@ impl LineSource {
     /// after; nothing for addresses that the debug information does not cover.
     ///
     /// # Errors
-    /// When the library refuses the file, panics or takes more CPU time than one file may; then
-    /// this source is of no more use. What was told before that holds.
+    /// When the library rejects the file, panics or takes more CPU time than one file may; then
+    /// this source is of no more use. Earlier results stay valid.
     pub fn places(
         &self,
         addresses: &[u64],
@@ -219,7 +219,7 @@ const BYTES_PER_LINE_BYTE: u64 = 8;
 /// Addresses the library looks up at once: it cannot be stopped half-way.
 const AT_ONCE: usize = 16;
 
-/// The sections whose shape is looked at: entries, what they are made of, and line programs.
+/// The sections with a shape that is checked: entries, their abbreviations, and line programs.
 const INSPECTED: [&[u8]; 3] = [b".debug_info", b".debug_abbrev", b".debug_line"];
 
 /// Returns the sections to copy and how long each is in the copy. If several have one name, it is
@@ -237,9 +237,9 @@ fn wanted<'h, R: ReadAt + ?Sized>(
         .collect()
 }
 
-/// Writes an ELF file of 64 bits that has only the wanted sections, uncompressed, one after the
-/// other, so that no more than one of them is in memory twice beside the [`INSPECTED`] ones, which
-/// it gives by name.
+/// Writes a 64-bit ELF file that has only the wanted sections, uncompressed, one after the other,
+/// so that at most one of them is in memory twice in addition to the [`INSPECTED`] ones, which it
+/// returns by name.
 fn copy_sections<'s, 'b, R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

@@ -1,10 +1,10 @@
-//! Which file systems answer only as long as another process or machine does, and which hold what
+//! Finds which file systems depend on another process or machine to answer, and which contain what
 //! the host has installed.
 //!
-//! Two ways to tell the former: of an open file by `fstatfs`, which may itself wait for ever; and
-//! of a path in a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The latter
-//! are found among the mounts of the host's first process, since the daemon may itself run in a
-//! container.
+//! The first is found in two ways: for an open file by `fstatfs`, which may itself wait forever,
+//! and for a path in a process by `/proc/PID/mountinfo`, which asks nobody but the kernel. The
+//! second is found among the mounts of the host's first process, because the daemon may itself run
+//! in a container.
 
 use super::open;
 use host::proc::Mount;
@@ -113,19 +113,19 @@ fn device_of(field: &[u8]) -> Option<u64> {
     Some(libc::makedev(major.parse().ok()?, minor.parse().ok()?))
 }
 
-/// True when the open file is on such a file system. May wait for ever.
+/// True if the open file is on such a file system. May wait forever.
 pub fn is_remote(file: &File) -> bool {
     open::file_system_magic(file).is_some_and(|magic| REMOTE_MAGICS.contains(&magic))
 }
 
-/// True when `path`, as a process sees it, is on such a file system. Links on the way are not
-/// followed. False when nothing can be told.
+/// True if `path`, as a process sees it, is on such a file system. Links on the way are not
+/// followed. False if it is unknown.
 pub fn is_remote_path(pid: u32, path: &[u8]) -> bool {
     mounts(pid).is_some_and(|lines| is_remote_by(lines, path))
 }
 
-/// True when `dir`, as a process sees it, or anything mounted below it is on such a file system;
-/// `None` when nothing can be told.
+/// True if `dir`, as a process sees it, or anything mounted below it is on such a file system;
+/// `None` if it is unknown.
 pub fn is_remote_below(pid: u32, dir: &[u8]) -> Option<bool> {
     let mut below = false;
     let lines = mounts(pid)?.inspect(|line| below |= is_remote_mount_below(line, dir));

@@ -154,8 +154,8 @@ fn open_path(root: RawFd, path: &[u8], resolve: u64) -> Result<File, OpenError> 
     Ok(unsafe { File::from_raw_fd(fd as RawFd) })
 }
 
-/// True when the file system's device numbers are not those that mappings show: overlays and btrfs
-/// number their devices themselves, while a mapping tells the device of the layer or volume below.
+/// True if the file system's device numbers differ from those in mappings: overlays and btrfs have
+/// device numbers of their own, while a mapping has that of the layer or volume below.
 pub fn device_may_differ(file: &File) -> bool {
     const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;
     const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
@@ -173,8 +173,8 @@ pub fn file_system_magic(file: &File) -> Option<i64> {
     (result == 0).then_some((facts.f_type as i64) & 0xffff_ffff)
 }
 
-/// The generation of the file's inode number, which tells apart files that had the same number one
-/// after the other. `None` on file systems that keep none.
+/// The generation of the file's inode number, which distinguishes files that had the same number
+/// one after the other. `None` on file systems that have none.
 pub fn inode_generation(file: &File) -> Option<u32> {
     let mut generation: libc::c_long = 0;
     // SAFETY: the descriptor is open; FS_IOC_GETVERSION writes at most one long to the place given.
@@ -227,8 +227,8 @@ pub fn half_of_descriptor_limit() -> usize {
 
 /// The vdso of this process, copied: its pages as the kernel mapped them, an ELF image in memory.
 ///
-/// `None` when the kernel maps none. The size is not told by the auxiliary vector, so it is taken
-/// from `/proc/self/maps`.
+/// `None` if the kernel maps none. The auxiliary vector does not have the size, so it is taken from
+/// `/proc/self/maps`.
 pub fn own_vdso() -> Option<Box<[u8]>> {
     // SAFETY: getauxval only reads what the kernel passed at exec.
     let base = unsafe { libc::getauxval(libc::AT_SYSINFO_EHDR) };

@@ -1,13 +1,12 @@
-//! Where code without a symbol lies: the function of an address, as the unwind information tells
-//! it.
+//! Finds the function that contains an address without a symbol, by the unwind information.
 //!
-//! A stripped file has no names, but mostly a table of where its functions start, for exceptions. A
-//! frame of each function costs no more than with a name, and the name can be looked up elsewhere
-//! later. The table is searched where it lies, an entry at a time and its last page at once. What
-//! the search came by, and the last page, are kept: addresses come in order.
+//! A stripped file has no names, but mostly a table of where its functions start, for exceptions.
+//! One frame per function costs no more than with a name, and the name can be looked up elsewhere
+//! later. The table is searched in the file, an entry at a time and its last page at once. Entries
+//! that the search read, and the last page, are kept, because addresses come in order.
 //!
-//! Its order is a stranger's word, and so is what it leads to. Only a description that says of
-//! itself that it covers the address is believed; without one the place is the address itself.
+//! The order of the table and its contents are untrusted. Only a description that says that it
+//! covers the address is used; otherwise the place is the address itself.
 
 use super::elf::{Headers, ReadAt};
 use super::unnamed_at;
@@ -21,7 +20,7 @@ use std::ops::Range;
 /// only the file. Programs of a million functions have some thousands with samples in an hour.
 const PLACES_MAX: usize = 16_384;
 
-/// What a function takes among those known: nodes of a B-tree are two thirds full. Unit: bytes.
+/// Memory per known function: nodes of a B-tree are two thirds full. Unit: bytes.
 const FUNCTION_BYTES: usize = size_of::<(u64, u64, FrameId)>() * 3 / 2;
 
 /// Bytes before the entries of the table: version, encodings, where `.eh_frame` is, the number of
@@ -39,7 +38,7 @@ const USUAL: [u8; 4] = [1, 0x1b, 0x03, 0x3b];
 /// The table of a file.
 #[derive(Clone, Copy)]
 struct Table {
-    /// What entries are relative to.
+    /// Base address of entries.
     address: u64,
     /// Where the entries are in the file.
     offset: u64,
@@ -134,11 +133,11 @@ impl Table {
     }
 }
 
-/// What was read of a table and is likely to be needed again.
+/// Cached parts of a table that are likely to be needed again.
 #[derive(Default)]
 struct Seen {
-    /// Where functions start, relative to the table, by the number of their entry: those that
-    /// searches came by, one of [`ENTRIES_AT_ONCE`] at most.
+    /// Starts of functions relative to the table, by the number of their entry: those that searches
+    /// read, at most one of [`ENTRIES_AT_ONCE`].
     starts: HashMap<u64, u32>,
     /// The entries that were read at once, and the number of the first.
     page: Vec<[u8; ENTRY_BYTES]>,
@@ -177,7 +176,7 @@ pub struct Places {
 }
 
 impl Places {
-    /// Places of a file, unless nothing tells it from others.
+    /// Places of a file, if something identifies the file.
     pub fn of(headers: &Headers) -> Option<Places> {
         let digits = profile::build_id_text(&headers.build_id);
         profile::is_build_id(&digits).then(|| Places {

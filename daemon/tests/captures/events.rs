@@ -1,4 +1,4 @@
-//! The events of captures on the running kernel: what each samples, and what is refused.
+//! Tests the events of captures on the running kernel: what each samples, and what is rejected.
 
 use super::got::{Got, live, run, wanted, while_busy};
 use capture::engine::{EngineError, EventCapture, Fault, Followed};
@@ -213,7 +213,7 @@ fn a_cgroup_that_is_made_again_is_followed_needs_root() {
     assert!(got.of(1, gone) > 20, "what there was is kept");
     assert_eq!(engine.follow(id).expect("over"), Followed::Unbound);
     assert_eq!(engine.ring_bytes(), 0);
-    // One that is gone when a capture starts is told as that.
+    // A program that is gone when a capture starts is reported as such.
     drop(second);
     remove(&inner);
     let refused = engine.start(EventCapture {
@@ -250,7 +250,7 @@ fn a_period_of_page_faults_is_kept_and_an_event_that_comes_too_often_slows_down_
     assert_eq!(weight, samples * 100);
     // Others' faults are counted too, and any of them may be the hundredth.
     assert!((FAULTS / 200..FAULTS / 10).contains(&samples), "{samples}");
-    // Each one, until it is told to be sampled more rarely.
+    // Samples each one, until a lower rate is set.
     start(2, 1);
     run(&mut driven, &mut got, |got| got.batches.contains_key(&2));
     let slowed = engine.slow_down(CaptureId(2), 50).expect("slower");

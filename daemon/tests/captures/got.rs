@@ -1,4 +1,4 @@
-//! Captures in tests: what comes of their batches, and the engine over the kernel's own events.
+//! Support for tests of captures: their batches, and the engine over the kernel's own events.
 
 use super::support::{Driven, unwinder};
 use aggregate::batch::RawBatch;

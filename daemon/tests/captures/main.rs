@@ -1,5 +1,5 @@
-//! Captures beside the continuous profile, through the whole sampler: what each gets, and that
-//! neither takes a sample from the other.
+//! Tests captures next to the continuous profile, through the complete sampler: what each gets, and
+//! that neither takes a sample from the other.
 
 mod events;
 mod got;
@@ -32,7 +32,7 @@ const PERIOD: u64 = 1_000_000;
 const COPY_BYTES: usize = 16;
 const KEY: SetKey = SetKey(1);
 
-/// The sampler over rings in memory, whose time is the test's.
+/// The sampler on rings in memory, with a time that the test sets.
 struct Rig {
     driven: Driven,
     shared: Arc<SamplerHandle>,
@@ -274,7 +274,7 @@ fn what_a_capture_has_no_room_for_is_lost_to_it_alone() {
     let lost = synthetic::lost(rig.now.plus(Duration::from_millis(200)), 100_000 - written);
     assert_eq!(rig.main(0, 100, 1000), 1000);
     rig.pass(300);
-    // The kernel tells when there is room again.
+    // The kernel reports losses when there is room again.
     let rings = rig.driven.sampler.rings_mut().set_mut(KEY).expect("open");
     let (_, ring) = rings.rings_mut().next().expect("there");
     assert!(ring.ring_mut().write(&lost));

@@ -1,5 +1,5 @@
-//! Waits of known length and cause, as a capture of event `off-cpu` sees them through real rings:
-//! how long, at which place, and who ended them.
+//! Tests a capture of event `off-cpu` on real rings with waits of known length and cause: how long,
+//! at which place, and who woke the thread.
 
 use crate::got::live;
 use ::offcpu::WaitCounts;
@@ -49,8 +49,8 @@ fn named(name: &str, body: impl FnOnce() + Send + 'static) -> std::thread::JoinH
     builder.spawn(body).expect("failed to start a thread")
 }
 
-/// Sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked, each round. All in one thread,
-/// whose waits differ in their stacks alone.
+/// In each round, sleeps 5 ms, waits 10 ms for a pipe and 15 ms to be unparked. One thread does all
+/// of it, so the waits differ only in their stacks.
 fn waiter(truth: Arc<Truth>, mut pipe: PipeReader, asked: Arc<AtomicU64>, stop: Arc<AtomicBool>) {
     for round in 0..ROUNDS {
         let stage = |stage: u64| u64::from(round) * STAGES + stage;
@@ -125,7 +125,7 @@ fn waits(truth: &Arc<Truth>, disk: std::fs::File) {
     }
 }
 
-/// A capture of waits beside a continuous profile, and what came of it.
+/// A capture of waits next to a continuous profile, and its result.
 struct Captured {
     profile: Profile,
     waits: WaitCounts,
@@ -212,7 +212,7 @@ fn capture_of(
         std::thread::sleep(Duration::from_millis(20));
     }
     load.join().expect("the load ends well");
-    // The capture is given up at the end of a pass, and facts are told at the start.
+    // The capture is dropped at the end of a pass, and facts are reported at the start.
     (0..3).for_each(|_| driven.sampler.pass(MonotonicTime::now()).expect("a pass"));
     let recalled = [most_recalled, recalled()];
     let recorder = RwLock::new(Recorder::new(RecorderOptions::default()));
@@ -344,8 +344,7 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     let mostly = |place: &str, waker: &str| {
         let of_waker = |waker| of("ocpu-waiter", place, waker);
         let all = of_waker("");
-        // Nobody knows about an interrupt that came while a CPU idled whose idle task does not
-        // report.
+        // Nobody knows about an interrupt on an idle CPU with an idle task that does not report.
         let hidden = match captured.waits.silent.is_empty() || !waker.contains("interrupt") {
             true => 0,
             false => of_waker("[waker unseen]"),
@@ -378,7 +377,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
     assert_eq!((times.list.len() as u64, times.dropped), (ended, 0));
     let sum: u64 = rows.iter().map(|(.., weight)| weight).sum();
     assert_eq!(sum, captured.waits.waits_ns, "{}", shown());
-    // Threads of which the kernel tells nothing exist: who runs after one of them came unseen.
+    // The kernel reports nothing about some threads: a thread that runs after one of them arrived
+    // unseen.
     if captured.lost == 0 {
         assert!(
             captured.waits.unknown * 20 <= captured.waits.waits,

@@ -1,4 +1,4 @@
-//! The sampler with what stands beside it, driven by a test instead of a thread.
+//! The sampler and its neighbours, driven by a test instead of a thread.
 
 use aggregate::batch::RawBatch;
 use host::bounds::{Bounds, CacheBounds};
@@ -78,7 +78,7 @@ impl Driven {
         (driven, rules)
     }
 
-    /// Ends what stands beside the sampler with it.
+    /// Ends the sampler and its neighbours.
     pub fn end(self) {
         drop(self.sampler);
         drop(self.store);

@@ -1,5 +1,5 @@
-//! The capture that a trigger starts: has it started, waits on a thread of the pool for what it
-//! finds, and keeps that with the pin.
+//! The capture of a trigger: starts it, waits on a pool thread for its profile, and stores that
+//! with the pin.
 
 use super::Triggers;
 use agent_config::TriggerCapture;
@@ -48,7 +48,7 @@ impl Drop for Running {
     }
 }
 
-/// What a capture came to.
+/// Result of a capture.
 #[derive(Debug, Default)]
 struct Outcome {
     evidence: Evidence,
@@ -157,7 +157,7 @@ fn request(
     }
 }
 
-/// Takes the messages of a capture until it ends.
+/// Collects the messages of a capture until it ends.
 fn collect(
     mut messages: Receiver<wire::CaptureResponse>,
     bytes_max: u64,

@@ -1,9 +1,9 @@
-//! The cgroups that the target of a trigger names.
+//! Finds the cgroups that the target of a trigger names.
 //!
 //! A path of names and patterns is followed through the mounted hierarchy; directories are listed
-//! only where a pattern stands. Bounds: `ENTRIES_MAX` directories looked at, `DEPTH_MAX` levels,
-//! [`CGROUPS_MAX`] found. Names come from the kernel: none is followed out of the mount, and
-//! cgroupfs has no links.
+//! only where there is a pattern. Bounds: `ENTRIES_MAX` directories examined, `DEPTH_MAX` levels,
+//! [`CGROUPS_MAX`] found. Names come from the kernel and cannot lead out of the mount, and cgroupfs
+//! has no links.
 
 use super::CGROUPS_MAX;
 use agent_config::triggers::target::Part;
@@ -30,7 +30,7 @@ pub struct MatchedCgroup {
 /// The cgroups of a target.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct MatchedCgroups {
-    /// Those looked at, in order of their paths.
+    /// The found cgroups, ordered by path.
     pub places: Vec<MatchedCgroup>,
     /// True when a bound left some out.
     pub cut: bool,
@@ -143,7 +143,7 @@ impl Walk<'_> {
     }
 }
 
-/// Where the parts may go on after a name.
+/// Indices of the parts that may follow after a name.
 fn advance(parts: &[Part], at: &[usize], name: &str) -> Vec<usize> {
     let mut next = Vec::new();
     for &at in at {

@@ -1,12 +1,13 @@
-//! Triggers: conditions on cgroups and the host, looked at once a second, that pin the recorder's
-//! minutes around the moment they come true, and may start a capture.
+//! Triggers: conditions on cgroups and the host, checked once a second. When one comes true, it
+//! pins the recorder's minutes around that moment and may start a capture.
 //!
 //! `config` (texts) → [`Rule`] → [`find`] (which cgroups) → [`read`] (numbers) → [`state`] (when) →
-//! pins ([`pins`]), captures ([`evidence`]). What reads files is apart from what decides.
+//! pins ([`pins`]), captures ([`evidence`]). Code that reads files is separate from code that
+//! decides.
 //!
-//! Threads: `fp-trigger` does all of it, blocks on small reads of cgroupfs and /proc and on the
-//! disk of pins; it starts with the first trigger and stays. A helper (`fp-blocking`), one a
-//! capture, [`evidence::RUNNING_MAX`] at most, waits for what a capture finds.
+//! Threads: `fp-trigger` does all of it and blocks on small reads of cgroupfs and /proc and on the
+//! disk of pins. It starts with the first trigger and stays. A helper (`fp-blocking`) per capture,
+//! at most [`evidence::RUNNING_MAX`], waits for the profile.
 #![forbid(unsafe_code)]
 
 pub mod evidence;
@@ -69,7 +70,7 @@ struct Configured {
     running: bool,
 }
 
-/// What other threads see of triggers; see the module.
+/// The part of triggers that other threads use; see the module.
 pub struct Triggers {
     wanted: Mutex<Configured>,
     changed: Condvar,
@@ -83,7 +84,7 @@ pub struct Triggers {
     pub captures_failed: AtomicU64,
     /// Captures that run, or that are being kept.
     capturing_now: Mutex<usize>,
-    /// One of them has ended.
+    /// Notified when one of them has ended.
     kept: Condvar,
 }
 
@@ -111,7 +112,8 @@ impl Triggers {
         let _ = self.starter.set(Box::new(start));
     }
 
-    /// Says who captures; once. Without, a trigger's `capture` is told as failed.
+    /// Sets what runs captures; call it once. Without it, a trigger's `capture` is reported as
+    /// failed.
     pub fn set_capturing(&self, capturing: Arc<dyn Capturing>) {
         // Nobody else sets it.
         let _ = self.capturing.set(capturing);
@@ -156,7 +158,7 @@ impl Triggers {
         lock(&self.tallies).clone()
     }
 
-    /// What triggers do not see.
+    /// Degradations of what triggers can see.
     pub fn degradations(&self) -> Vec<Degradation> {
         let issues = lock(&self.issues).clone();
         issues.iter().map(degradation).collect()
@@ -234,9 +236,9 @@ fn degradation(((trigger, issue), path): (&(String, Issue), &String)) -> Degrada
     Degradation::new("trigger_blind", severity, message, remedy)
 }
 
-/// What the thread works with.
+/// Parts that the thread works with.
 pub struct Stage {
-    /// What others see.
+    /// The part for other threads.
     pub triggers: Arc<Triggers>,
     /// The pins.
     pub pins: Arc<Pins>,
@@ -260,8 +262,8 @@ impl Past for Stage {
 }
 
 impl Stage {
-    /// The body of `fp-trigger`: looks at all targets once a second, for ever. `recorder` is what
-    /// is pinned.
+    /// The body of `fp-trigger`: checks all targets once a second in an endless loop. `recorder` is
+    /// pinned.
     pub fn run(self, recorder: &RwLock<Recorder>) {
         let sources = Sources::new(self.hierarchy.clone(), Path::new("/proc"));
         let mut watcher = Watcher::new(sources);
@@ -319,7 +321,8 @@ impl Stage {
                     times = tally.cooled_since;
                 });
                 let text = "trigger suppressed by its cooldown";
-                // Around its threshold it may be so each second: the number is told when it fires.
+                // Near its threshold it may fire and stop each second: the number is reported when
+                // it fires.
                 match times {
                     1 => tracing::info!(trigger, cgroup, "{text}"),
                     _ => tracing::debug!(trigger, cgroup, times, "{text}"),

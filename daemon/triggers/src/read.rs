@@ -1,5 +1,5 @@
-//! Reads the numbers that triggers look at: small files of cgroupfs and /proc, each at most
-//! `FILE_BYTES_MAX` of it.
+//! Reads the numbers for triggers: small files of cgroupfs and /proc, at most `FILE_BYTES_MAX` of
+//! each.
 //!
 //! Sources: cgroup-v2.rst (`cpu.stat`, `*.pressure`), cgroup-v1 `cpu.stat` and `cpuacct.usage`,
 //! accounting/psi.rst, proc_stat(5), proc_loadavg(5).
@@ -16,7 +16,7 @@ use std::path::{Path, PathBuf};
 /// counts.
 const FILE_BYTES_MAX: u64 = 4096;
 
-/// What `/proc/stat` counts in: fixed towards programs since Linux 2.6.
+/// Unit of `/proc/stat`, fixed for programs since Linux 2.6.
 const TICKS_PER_SECOND: f64 = 100.0;
 
 /// A number as it was read.
@@ -46,7 +46,7 @@ pub enum Missing {
 }
 
 impl Missing {
-    /// What is so.
+    /// Describes the problem.
     pub fn message(self) -> &'static str {
         match self {
             Missing::Gone => "the cgroup is gone",
@@ -58,7 +58,7 @@ impl Missing {
         }
     }
 
-    /// What fixes it; empty where nothing does.
+    /// The remedy; empty if there is none.
     pub fn remedy(self) -> &'static str {
         match self {
             Missing::Pressure => {

@@ -1,5 +1,5 @@
-//! When a trigger fires: hold, hysteresis, cooldown, daily limit. No files and no clock: times are
-//! given.
+//! Decides when a trigger fires: hold, hysteresis, cooldown, daily limit. Uses no files and no
+//! clock: times are passed in.
 
 use super::read::Number;
 use agent_config::triggers::rule::Rule;
@@ -49,7 +49,7 @@ impl RateMeter {
     }
 }
 
-/// What was seen when a trigger fired.
+/// The value that made a trigger fire.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct TriggerValue {
     /// The value.
@@ -67,14 +67,14 @@ pub enum Why {
     Daily,
 }
 
-/// What a reading came to.
+/// Result of a reading.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Verdict {
-    /// Nothing.
+    /// Nothing happened.
     Quiet,
     /// It fires.
     Fire(TriggerValue),
-    /// It would fire, but may not: told once for each time that the condition came true.
+    /// It would fire, but may not: reported once each time the condition comes true.
     Suppressed(Why),
 }
 
@@ -87,7 +87,7 @@ pub struct Watch {
     since: Option<MonotonicTime>,
     /// It fired, and has not been under `clear` since.
     fired: bool,
-    /// Suppression was told.
+    /// The suppression was reported.
     told: bool,
     /// With `rises`: what values are compared with while the condition holds, and since when.
     base: Option<(MonotonicTime, f64)>,
@@ -105,7 +105,7 @@ impl Watch {
         }
     }
 
-    /// Takes a value; none when it could not be read.
+    /// Processes a value; `None` if it could not be read.
     pub fn step(
         &mut self,
         rule: &Rule,

@@ -1,4 +1,4 @@
-//! The stage as its thread runs it: reloads, pins, captures.
+//! Tests the stage as its thread runs it: reloads, pins, captures.
 
 use super::*;
 use agent_config::{Seconds, Trigger, TriggerCapture};

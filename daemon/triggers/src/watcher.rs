@@ -1,5 +1,5 @@
-//! Looks at all targets of all triggers: which cgroups there are, their numbers, and what these
-//! come to.
+//! Checks all targets of all triggers: which cgroups exist, their numbers, and which conditions
+//! hold.
 
 use super::find::{self, MatchedCgroup};
 use super::read::{Missing, Sources};
@@ -16,17 +16,17 @@ use std::time::Duration;
 /// time.
 const FIND_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Cgroups that are gone whose cooldown is remembered, for each trigger; of more the oldest go.
+/// Most removed cgroups per trigger with a remembered cooldown; beyond it the oldest are forgotten.
 const COOLING_MAX: usize = 256;
 
-/// What a trigger has come to for a target.
+/// A result of a trigger for a target.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Event {
     /// The trigger's place in the list.
     pub rule: usize,
     /// Path of the cgroup; empty for the host.
     pub cgroup: String,
-    /// What.
+    /// The result.
     pub verdict: Verdict,
 }
 
@@ -44,7 +44,7 @@ pub enum Issue {
 /// An issue of a trigger, with the first cgroup that has it.
 pub type Issues = BTreeMap<(String, Issue), String>;
 
-/// What is known of firings before this watcher: of pins that are there.
+/// Knowledge of firings before this watcher, from existing pins.
 pub trait Past {
     /// Firings of a trigger on this day.
     fn today(&self, trigger: &str, day: i64) -> u32;
@@ -77,7 +77,7 @@ pub struct Watcher {
 }
 
 impl Watcher {
-    /// One that looks at nothing yet.
+    /// Creates a watcher without targets.
     pub fn new(sources: Sources) -> Watcher {
         Watcher {
             sources,
@@ -179,7 +179,7 @@ impl Looked {
 }
 
 impl Trigger {
-    /// Takes up cgroups that came, and lets go of those that are gone.
+    /// Adds new cgroups, and drops those that are gone.
     fn find(&mut self, now: MonotonicTime, sources: &Sources, past: &dyn Past) {
         let first = self.found.is_none();
         self.found = Some(now);
@@ -222,7 +222,7 @@ impl Trigger {
     }
 }
 
-/// What a trigger saw, for people: `nr_throttled > 5/s for 10s: it was 9.8`.
+/// Describes what a trigger saw: `nr_throttled > 5/s for 10s: it was 9.8`.
 pub fn cause(rule: &Rule, seen: TriggerValue) -> String {
     let hold = match rule.hold.as_secs() {
         0 => String::new(),

@@ -1,5 +1,5 @@
-//! Walks stacks: the unwind information of files, processes with what they have mapped, and the
-//! walk of a copied stack by both.
+//! Walks stacks. It has the unwind information of files, processes and their mappings, and the walk
+//! of a copied stack by both.
 #![forbid(unsafe_code)]
 
 pub mod arch;

@@ -1,9 +1,9 @@
 //! JSON for the Firefox Profiler: its processed profile, by the crate `fxprof-processed-profile`.
 //!
 //! The version of the format is [`VERSION`]; the profiler upgrades older ones when it opens them. A
-//! thread is what shares comm, process and thread name; a category is a kind of frame. Samples
-//! whose time is known stand at it, others are spread evenly, which the product's name says. With
-//! [`Measure::Weight`] of time, samples weigh milliseconds; otherwise they count.
+//! thread is a combination of comm, process and thread name; a category is a kind of frame. Samples
+//! with a known time are placed at it; others are spread evenly, which the product's name says.
+//! With [`Measure::Weight`] of time, samples weigh milliseconds; otherwise they count.
 
 use super::timeline::Timeline;
 use super::{Format, FormatError, Measure, Options, RootFrame, TRUNCATED_FRAME, root_frames};
@@ -27,7 +27,7 @@ pub const THREADS_MAX: usize = 1_000;
 /// Name of the thread of all others.
 const OTHERS: &str = "[other threads]";
 
-/// What tells threads apart.
+/// Key of a thread.
 type ThreadKey = (String, u32, String);
 
 /// Writes the profile. Takes [`Options::title`], `measure`, `mark_cut`, `annotations`.
@@ -74,8 +74,7 @@ struct Writer<'p> {
     categories: Vec<fx::CategoryHandle>,
     strings: HashMap<FrameId, fx::StringHandle>,
     stacks: HashMap<(fx::ThreadHandle, bool, StackId), Option<fx::StackHandle>>,
-    /// Time of a thread that is less than a millisecond and waits to be told, in the profile's
-    /// unit.
+    /// Remaining time of a thread that is less than a millisecond, in the profile's unit.
     left: HashMap<fx::ThreadHandle, u64>,
     /// Weight of a millisecond, where weights are shown and are time.
     per_ms: Option<u64>,
@@ -256,7 +255,7 @@ impl<'p> Writer<'p> {
         self.file.intern_stack(thread, parent, frame)
     }
 
-    /// Whole milliseconds of a sample and of what its thread had left over.
+    /// Full milliseconds of a sample plus what its thread had left over.
     fn milliseconds(&mut self, thread: fx::ThreadHandle, weight: u64, per_ms: u64) -> u64 {
         let left = self.left.entry(thread).or_default();
         let sum = left.saturating_add(weight);

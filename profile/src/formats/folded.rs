@@ -1,8 +1,8 @@
 //! Folded stacks: `root;…;leaf count`, one line a stack, sorted by frames.
 //!
-//! Frames are escaped as [`crate::text`] says, which this reader takes back; a name that was
-//! not escaped reads as it stands. With [`Annotations`](super::Annotations) a frame's kind follows
-//! its name. Differentials have two counts: before and after.
+//! Frames are escaped as [`crate::text`] says, and this reader undoes it; a name that was not
+//! escaped is read as it is. With [`Annotations`](super::Annotations) a frame's kind follows its
+//! name. Differentials have two counts: before and after.
 
 use super::tree::{Tree, TreeBuilder};
 use super::{FormatError, Measure, Options, root_frames};
@@ -135,11 +135,11 @@ pub enum ReadError {
 /// Reads folded stacks with one count a line. Empty lines and lines that start with `# ` are
 /// skipped.
 ///
-/// Text says nothing of the time, the event or the unit: `info` does. A sample weighs
-/// [`Info::period`], or 1 where that is 0. `_[k]`, `_[j]` and `_[i]` become kinds; `[lost]`,
-/// `[truncated]` and `[other]` are synthetic; everything else is native. A stack whose leaf is
-/// `[lost]` counts as lost, not as taken. Fractions of a sample are cut off. The caller bounds the
-/// length of `text`; memory taken is a small multiple of it.
+/// The text has no time, event or unit: `info` provides them. A sample weighs [`Info::period`], or
+/// 1 if that is 0. `_[k]`, `_[j]` and `_[i]` become kinds; `[lost]`, `[truncated]` and `[other]`
+/// are synthetic; everything else is native. A stack with the leaf `[lost]` counts as lost, not as
+/// taken. Fractions of a sample are cut off. The caller bounds the length of `text`; memory use is
+/// a small multiple of it.
 ///
 /// # Errors
 /// When a line has no count or too many frames, or each has two counts.

@@ -1,7 +1,7 @@
-//! A heat map as a picture and as JSON. As a page it is part of [`super::html`]; terminals draw
-//! their own.
+//! Writes a heat map as a picture and as JSON. [`super::html`] has it as a part of a page;
+//! terminals draw their own.
 //!
-//! The JSON, whose keys are added to and never changed:
+//! The JSON. Keys are added and never changed:
 //!
 //! ```text
 //! { "schema": "fleetprof.heatmap/1",
@@ -9,8 +9,8 @@
 //!   "covered": { "start_unix_ns": 0, "duration_ns": 0 },
 //!   "event": "cpu-clock", "unit": "nanoseconds",
 //!   "total": { "count": 1, "weight": 10 },
-//!   "dropped": 0,                              samples of the time that no cell has
-//!   "cells": [[0, 7, 1, 10]] }                 column, row, count, weight; empty cells are left out
+//!   "dropped": 0,                              samples in that time without a cell
+//!   "cells": [[0, 7, 1, 10]] }                 column, row, count, weight; no empty cells
 //! ```
 
 use super::json::SafeText;

@@ -1,7 +1,7 @@
-//! Reading a profile of any tool: what a file is, is told by what is in it.
+//! Reads a profile of any tool. The content decides which format it is.
 //!
-//! Bytes are a stranger's. What they unpack to is bounded, each reader bounds depth, names and
-//! counts, and says what it left out.
+//! The bytes are untrusted. Their unpacked size is bounded; each reader bounds depth, names and
+//! counts, and reports what it left out.
 
 use super::imported::{Import, Known};
 use super::{folded, html, json, perf_script, pprof, speedscope};
@@ -71,10 +71,10 @@ pub enum ImportError {
         /// The program.
         by: &'static str,
     },
-    /// What perf itself records.
+    /// A file recorded by perf.
     #[error("the file is a recording of perf\nconvert it to text: perf script -i FILE > FILE.txt")]
     PerfData,
-    /// What we write and cannot read.
+    /// A format that we write but cannot read.
     #[error(
         "the file is a profile of the Firefox Profiler, which cannot be read\n\
          write it in another format: JSON keeps everything, perf script text keeps times"
@@ -168,7 +168,7 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
     Ok((import, source))
 }
 
-/// A profile whose reader says itself what it misses.
+/// A profile with a reader that itself reports what it misses.
 fn whole(profile: Profile) -> Import {
     Import {
         profile,
@@ -256,8 +256,8 @@ fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
     }
 }
 
-/// What JSON is, by the keys of its object; broken JSON is left to our own reader, which says
-/// where.
+/// Detects the kind of JSON by the keys of its object; broken JSON is left to our own reader, which
+/// reports where.
 fn tell_json(bytes: &[u8]) -> Result<Source, ImportError> {
     #[derive(serde::Deserialize)]
     struct Keys {

@@ -1,8 +1,8 @@
-//! The formats a profile leaves in, and those it is read from.
+//! The formats in which profiles are written, and those from which they are read.
 //!
-//! [`write()`] serves all of them; what is special to one (differentials, reading) is in its
-//! module. Writers stream to any [`Write`]; give them a buffered one. Hostile text is escaped by
-//! each writer as its format needs.
+//! [`write()`] handles all of them; features of a single format (differentials, reading) are in its
+//! module. Writers stream to any [`Write`]; pass a buffered one. Each writer escapes hostile text
+//! as its format requires.
 
 pub mod firefox;
 pub mod folded;
@@ -229,12 +229,12 @@ pub struct Options {
     pub measure: Measure,
     /// Marks of frame kinds (folded). The others say the kind in their own way.
     pub annotations: Annotations,
-    /// Functions are told apart by source line, `hot work.c:12` (folded, svg, html, bundle). Where
-    /// lines are known pprof, json, speedscope and firefox always say them.
+    /// Functions with different source lines are separate, `hot work.c:12` (folded, svg, html,
+    /// bundle). If lines are known, pprof, json, speedscope and firefox always contain them.
     pub lines: bool,
-    /// Labels whose values stand as frames below the root, outermost first (folded, svg, html).
-    /// Samples without one stand under `[no LABEL]`, but those that were lost: their process is not
-    /// known, so they have no such frame and `[lost]` comes at once.
+    /// Labels with values that become frames below the root, outermost first (folded, svg, html).
+    /// Samples without one are under `[no LABEL]`, except lost ones: their process is not known, so
+    /// they have no such frame and `[lost]` comes at once.
     pub root_labels: Vec<String>,
     /// One profile for each value of this label, largest first (speedscope). Lost samples without
     /// it are the profile `[lost]`.
@@ -252,8 +252,7 @@ pub struct Options {
     pub facts: Vec<Fact>,
 }
 
-/// Something that belongs to a profile and is told beside it. Text from outside is escaped where it
-/// is written.
+/// A fact about a profile that is shown with it. Text from outside is escaped when it is written.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Fact {
     /// Heading it stands under.
@@ -315,7 +314,7 @@ pub fn write(
 /// Name of the frame over stacks that are known to be cut.
 pub const TRUNCATED_FRAME: &str = "[truncated]";
 
-/// What stands between the root and the first frame of a stack.
+/// A frame between the root and the first frame of a stack.
 enum RootFrame<'a> {
     /// The value of a label; `None` when the sample lacks it.
     Label(&'a str, Option<&'a str>),

@@ -1,8 +1,8 @@
 //! A profile as events in order of time, for formats that know nothing else.
 //!
-//! Samples whose moment was kept stand at it. The others are spread evenly over the time before the
-//! moments start, or over all of the profile's: equal stacks beside each other, so that nothing
-//! looks like an order that was seen. Writers say how many of each there are.
+//! Samples with a stored time are placed at it. The others are spread evenly over the time before
+//! the first stored time, or over all of the profile's time: equal stacks next to each other, so
+//! that nothing looks like an observed order. Writers say how many of each there are.
 
 use crate::profile::Profile;
 use crate::sample::{SampleKey, Value};
@@ -129,7 +129,7 @@ impl Timeline {
         }
     }
 
-    /// What a reader must know of the times, in words.
+    /// A note about the times for readers.
     pub fn note(&self) -> String {
         use crate::text::grouped;
         match (self.timed, self.spread) {

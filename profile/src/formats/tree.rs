@@ -1,7 +1,8 @@
-//! The merged call tree that folded stacks, flame graphs and pages are drawn from.
+//! The merged call tree for folded stacks, flame graphs and pages.
 //!
-//! Frames become keys that say what a format tells apart (text, or function with module and kind);
-//! equal keys under the same parent are one node. No recursion: stacks may be deep.
+//! Frames become keys with what a format distinguishes (text, or function with module and kind);
+//! equal keys under the same parent are one node. There is no recursion, because stacks may be
+//! deep.
 
 use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameRef};

@@ -1,9 +1,9 @@
-//! Sessions of people whom a provider of identities vouches for. They have no token: role and scope
-//! are those of the time of the login, and end with the session.
+//! Sessions of people who log in through an identity provider. They have no token: role and scope
+//! are those at the time of the login, and end with the session.
 //!
-//! Names are the first one's who comes with it: what somebody owns (their captures) goes by the
-//! name, and providers let people change theirs. Another person with the same name has a mark
-//! behind it that is always theirs. A name is forgotten when it was not used for long.
+//! A name belongs to the first person who logs in with it, because captures are owned by name and
+//! providers let people change theirs. Another person with the same name always gets the same
+//! suffix. A name that was not used for a long time is forgotten.
 
 use super::{People, Person};
 use crate::access::sessions::{Hash, Session, SignedIn, Whose, hash, secret, signed_in, surplus};
@@ -27,20 +27,20 @@ const NAMES_MAX: i64 = 20_000;
 /// Hash of the settings that a session was started with.
 pub type Settings = [u8; 32];
 
-/// Whom a provider vouches for.
+/// A person who logged in through a provider.
 #[derive(Clone, Debug)]
 pub struct SignIn {
-    /// Who vouches for them.
+    /// The provider.
     pub issuer: String,
-    /// Who they are there, for ever.
+    /// Their permanent id at the provider.
     pub subject: String,
-    /// What they are called there.
+    /// Their name at the provider.
     pub name: String,
     /// What they may do.
     pub role: Role,
     /// The part of the fleet they see.
     pub scope: Option<Scope>,
-    /// What decided that.
+    /// The settings that decided this.
     pub settings: Settings,
 }
 
@@ -128,7 +128,7 @@ impl People {
         }
     }
 
-    /// What somebody is called here; none where that cannot be.
+    /// The name of a person here; `None` if it cannot be used.
     fn claim(&self, name: &str, subject: &str, now: i64) -> Result<Option<String>, AccessError> {
         let plain = format!("{SIGNED_IN}{name}");
         let mark = blake3::hash(subject.as_bytes()).to_hex();
@@ -198,7 +198,7 @@ impl People {
         Ok(last)
     }
 
-    /// Ends sessions, and what is under way in them.
+    /// Ends sessions and their calls in progress.
     fn end_sessions(&self, gone: &[Hash]) -> Result<(), AccessError> {
         {
             let mut open = lock(&self.sessions().open);

@@ -1,4 +1,4 @@
-//! Who becomes a member, who stays one, and who does not.
+//! Tests who becomes a member, who stays one, and who does not.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! What of an agent's words, times and sums is kept, and which are refused.
+//! Bounds an agent's words, times and sums: what is kept, and what is rejected.
 
 use super::Fault;
 use crate::ingest::limits::{
@@ -96,7 +96,8 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
     let mut labels: Vec<_> = facts.labels.iter().collect();
     labels.sort();
     let mut labels = bounded(labels.into_iter(), HOST_LABELS_MAX, metrics);
-    // Labels of what runs on a host are none of the host as a whole: a scope by one would take all.
+    // Labels of what runs on a host do not belong to the complete host: a scope by one would select
+    // everything.
     labels.retain(|(name, value)| name != key::HOST && is_host_label(name) && !value.is_empty());
     HostFacts {
         hostname: text(&facts.hostname, FACT_BYTES_MAX),
@@ -115,7 +116,7 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
     }
 }
 
-/// What an agent says of its own work, within bounds, the most severe first.
+/// An agent's report on its own health, within bounds, most severe first.
 fn encoded_health(mut health: wire::HostHealth) -> Vec<u8> {
     let list = &mut health.degradations;
     list.sort_by_key(|degradation| std::cmp::Reverse(degradation.severity));

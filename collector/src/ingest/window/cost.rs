@@ -1,4 +1,4 @@
-//! What a part of a window will cost in memory, before it is taken.
+//! Computes what a part of a window will cost in memory, before it is accepted.
 
 use crate::store::{LabelSet, Row, WindowAccount};
 use proto::collector as wire;
@@ -11,8 +11,8 @@ pub struct Cost<T> {
     pub rows: T,
 }
 
-/// What a part will hold when each label set also gets the labels of the host, `host_bytes` of
-/// them. Unit: bytes.
+/// Memory of a part if each label set also gets the labels of the host, `host_bytes` of them. Unit:
+/// bytes.
 pub fn cost(part: &wire::WindowPart, host_bytes: usize) -> Cost<usize> {
     const PAIR: usize = 2 * size_of::<String>();
     let labels = part.label_sets.iter().map(|set| {

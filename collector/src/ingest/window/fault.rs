@@ -1,4 +1,4 @@
-//! How an agent breaks the protocol.
+//! Violations of the protocol by an agent.
 
 /// The agent breaks the protocol; its stream ends.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -6,7 +6,7 @@ pub enum Fault {
     /// Columns that belong together differ in length.
     #[error("columns of `{table}` differ in length")]
     Columns {
-        /// Which.
+        /// Name of the table.
         table: &'static str,
     },
     /// An id or number that was never given a meaning.
@@ -20,7 +20,7 @@ pub enum Fault {
     /// Names and values do not come in pairs.
     #[error("a label set has a label without a value")]
     OddLabels,
-    /// Hashes are not whole.
+    /// The bytes of hashes are incomplete.
     #[error("`stack_hashes` has {bytes} bytes, which is not a multiple of 16")]
     TornHash {
         /// How many there are.

@@ -1,9 +1,8 @@
-//! From the parts of an agent's stream to windows of the store.
+//! Decodes the parts of an agent's stream to windows of the store.
 //!
-//! A [`Decoder`] has what a stream carries from window to window: label sets and stacks by id.
-//! Faults of the protocol are a [`Fault`] and end the stream; a window that is well formed but
-//! cannot be kept is [`Decoded::Refused`], so that its agent gives up that window and not all after
-//! it.
+//! A [`Decoder`] has the state that a stream keeps between windows: label sets and stacks by id. A
+//! violation of the protocol is a [`Fault`] and ends the stream. A well-formed window that cannot
+//! be stored is [`Decoded::Refused`], so that its agent drops that window and not all later ones.
 
 mod bounds;
 mod cost;
@@ -36,7 +35,7 @@ use std::sync::Arc;
 use std::time::Instant;
 use tables::Tables;
 
-/// What a part made of its window.
+/// Result of decoding a part of a window.
 pub enum Decoded {
     /// More parts follow.
     More,
@@ -57,8 +56,8 @@ pub struct Pending {
     pub window: NewWindow,
     /// Times that its stacks were asked for.
     pub needs: u32,
-    /// All stacks that were asked for: a store may know some of them only from windows beside which
-    /// this one came, so a second question must not forget the first.
+    /// All requested stacks: the store may know some of them only from windows that were pushed
+    /// together with this one, so a second request must not forget the first.
     pub asked: HashSet<ContentId>,
     /// It goes to the store with frames.
     pub defines: bool,
@@ -72,7 +71,7 @@ pub struct Pending {
 /// with many more, the first ones have left the cache before they are used.
 const STACKS_TOGETHER: usize = 256;
 
-/// Rows whose weight is their count times the period, which the last part tells.
+/// Rows with a weight of count times the period; the last part has the period.
 type Unweighted = Range<usize>;
 
 struct Open {
@@ -142,7 +141,7 @@ impl Decoder {
         self.tables.memo.forget_labels();
     }
 
-    /// What the labels of the host add to each label set. Unit: bytes.
+    /// Size of the host's labels, which are added to each label set. Unit: bytes.
     pub fn host_bytes(&self) -> usize {
         let configured = self.host_labels.iter();
         let text: usize = configured
@@ -194,7 +193,7 @@ impl Decoder {
         self.accounts(open, facts)
     }
 
-    /// Takes new label sets and stacks into the tables.
+    /// Adds new label sets and stacks to the tables.
     fn define(&mut self, part: &wire::WindowPart, held: Reservation) -> Result<(), Fault> {
         let tables = &mut self.tables;
         if tables.own.len() + part.label_sets.len() > LABEL_SETS_PER_STREAM_MAX {
@@ -324,7 +323,7 @@ impl Decoder {
         Ok(index)
     }
 
-    /// Takes the accounts and ends the window.
+    /// Adds the accounts and ends the window.
     fn accounts(&mut self, mut open: Open, facts: wire::WindowFacts) -> Result<Decoded, Fault> {
         let accounts = facts.account_label_sets.len();
         if facts.account_ns.len() != accounts || facts.account_estimated_ns.len() != accounts {
@@ -419,7 +418,7 @@ impl Open {
         }
     }
 
-    /// Gives up what came of it; its other parts are read for the dictionary alone.
+    /// Discards its data; its other parts are read only for the dictionary.
     fn refuse(&mut self, reason: String) {
         self.refused.get_or_insert(reason);
         self.rows = Vec::new();

@@ -1,4 +1,4 @@
-//! What a stream carries from window to window: label sets and stacks by id.
+//! The state that a stream keeps between windows: label sets and stacks by id.
 
 use super::Fault;
 use crate::memory::Reservation;
@@ -15,7 +15,7 @@ pub(super) struct Tables {
     pub(super) merged: Vec<Option<LabelSet>>,
     /// Id 0, the empty stack, is row 0.
     pub(super) stacks: Vec<ContentId>,
-    /// What the store remembers of `stacks`.
+    /// The store's cache for `stacks`.
     pub(super) memo: Arc<StackMemo>,
     pub(super) held: Reservation,
 }

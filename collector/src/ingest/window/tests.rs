@@ -1,4 +1,4 @@
-//! Parts of windows, sound and not.
+//! Tests valid and invalid parts of windows.
 
 use super::*;
 use crate::ingest::limits::DICTIONARY_STACKS;

@@ -1,4 +1,4 @@
-//! Which functions of a service that changed did so.
+//! Finds which functions of a changed service changed.
 
 use super::Row;
 use crate::query::Failed;
@@ -14,10 +14,10 @@ const LOOKED_AT_NS: i64 = 3_600_000_000_000;
 /// Most functions of a service.
 const FUNCTIONS_MAX: usize = 5;
 
-/// Functions whose cores changed less are left out.
+/// Functions with a smaller change of cores are left out.
 const CORES_MIN: f64 = 0.02;
 
-/// Functions of a service whose share of it changed significantly, the largest change first.
+/// Functions of a service with a significant change of their share of it, largest change first.
 /// `since` and `until` of its change are times of `now`.
 pub fn of_service(
     store: &dyn StoreQueries,

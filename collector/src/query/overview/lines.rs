@@ -1,4 +1,4 @@
-//! Cores over time by service and host, as both sides of a comparison have them.
+//! Cores over time by service and host, for both sides of a comparison.
 
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;
@@ -6,8 +6,8 @@ use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
 use profile::{key, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A step tells a rate of a host that sent about a window of it: the first of a new fleet counts.
-/// Unit: nanoseconds.
+/// Least time for which a host must have sent windows in a step to give a rate: about one window,
+/// so the first of a new fleet counts. Unit: nanoseconds.
 const COVERED_NS_MIN: u64 = 9_000_000_000;
 
 /// Most lines (a service on a host) of a side, the heaviest: the others are one, named so.

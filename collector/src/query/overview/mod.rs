@@ -1,7 +1,7 @@
-//! What changed: a range against a baseline, by service and host, and by function where a service
-//! changed. Data flows one way: both sides are read as cores by step (`lines`), each line is held
-//! against its baseline (`shift`), hosts against their peers (`peers`), and of services that
-//! changed the functions are compared (`functions`).
+//! Compares a range with a baseline by service and host, and by function where a service changed.
+//! Data flows one way: both sides are read as cores by step (`lines`), each line is compared with
+//! its baseline (`shift`), hosts with their peers (`peers`), and for services that changed the
+//! functions are compared (`functions`).
 
 mod functions;
 mod lines;
@@ -32,7 +32,7 @@ const CHANGE_MIN: (f64, f64) = (0.02, 0.03);
 /// Lines with less on both sides cannot change by what matters, and are not judged. Unit: cores.
 const CORES_MIN: f64 = 0.02;
 
-/// What is below it is nothing: appeared, or vanished. Unit: cores.
+/// Anything below it counts as nothing: the line appeared or vanished. Unit: cores.
 const NOTHING: f64 = 0.001;
 
 /// Most steps of a range, and lengths that a step is chosen from. Unit: seconds. From ten minutes
@@ -45,7 +45,7 @@ const STEPS_S: [u64; 12] = [
 const ROWS: usize = 20;
 const ROWS_MAX: usize = 200;
 
-/// Most services whose functions are compared.
+/// Most services for which functions are compared.
 const SERVICES_MAX: usize = 3;
 
 /// Most names of hosts in a row.
@@ -132,7 +132,7 @@ impl Queries {
     }
 }
 
-/// As much time right before a range.
+/// The time of the same length right before a range.
 fn before(range: TimeRange) -> TimeRange {
     let length = range.end_unix_ns.saturating_sub(range.start_unix_ns);
     TimeRange {
@@ -232,8 +232,8 @@ fn rows_of(before: &Side, after: &Side, of: fn(&(String, String)) -> &String) ->
     rows.collect()
 }
 
-/// Tells services on which hosts they changed. A change on some hosts that is lost in the sum of
-/// all is one of the service.
+/// Adds to services the hosts on which they changed. A change on some hosts that is lost in the sum
+/// of all is one of the service.
 fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     let hosts = hosts_of(after);
     let mut changed: BTreeMap<String, Vec<Row>> = BTreeMap::new();
@@ -262,7 +262,7 @@ fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     }
 }
 
-/// What changes on several hosts add up to. When it started is told by the surest of them.
+/// The sum of what changes on several hosts. The most certain of them says when it started.
 fn together(cells: &[Row], steps: usize) -> Option<Shift> {
     let shifts = || cells.iter().filter_map(|cell| cell.shift);
     let surest = shifts().max_by(|a, b| {
@@ -316,7 +316,7 @@ impl Row {
         shift.change.abs() >= cores.max(share * before.max(before + shift.change))
     }
 
-    /// What is looked at first.
+    /// Sort key: what to show first.
     fn surprise(&self) -> Surprise {
         Surprise {
             significant: self.significant,

@@ -1,4 +1,4 @@
-//! Numbers that repeat for each run of the tests.
+//! Pseudo-random numbers that are the same in each run of the tests.
 
 /// Numbers around 0, of about this standard deviation.
 pub struct Noise(pub u64);

@@ -1,4 +1,4 @@
-//! Hosts that run more or less of a service than the others do.
+//! Finds hosts that run more or less of a service than the others.
 
 use super::lines::{Side, mean};
 use std::collections::BTreeMap;
@@ -9,7 +9,7 @@ const HOSTS_MIN: usize = 5;
 /// An outlier is so many robust standard deviations from the median.
 const DEVIATIONS_MIN: f64 = 4.0;
 
-/// What is small is none, however alike the others are. Share of the median, and cores.
+/// Smaller distances do not count, however similar the others are. Share of the median, and cores.
 const DISTANCE_MIN: (f64, f64) = (0.3, 0.1);
 
 /// The standard deviation of normal numbers, of the median of their distances from their median.
@@ -51,7 +51,7 @@ pub fn outliers(side: &Side) -> Vec<Outlier> {
         let spread = OF_MEDIAN_DISTANCE * median(distances.collect());
         let (share, least) = DISTANCE_MIN;
         let least = (share * middle).max(least);
-        // Where most hosts are equal, the spread is what would be too small to tell.
+        // If most hosts are equal, the spread is the smallest difference that counts.
         let spread = spread.max(least / DEVIATIONS_MIN);
         for (host, cores) in &hosts {
             let deviations = (cores - middle) / spread;

@@ -1,9 +1,11 @@
-//! Whether a line differs from its baseline, in which stretch of time, and how sure that is.
+//! Decides whether a line differs from its baseline, in which part of the time, and how certain
+//! that is.
 //!
-//! Every stretch of the range is held against the mean of the baseline. The error of a mean comes
-//! from how much the line moves from step to step, pooled over both, and is widened where
-//! neighbours are alike: load comes in waves, and a wave is no change. The stretch is taken whose
-//! own level explains most (least squares), and its p-value is multiplied by how many were tried.
+//! Every part of the range is compared with the mean of the baseline. The error of a mean comes
+//! from how much the line varies from step to step, pooled over both sides, and is larger if
+//! adjacent steps are similar: load comes in waves, and a wave is no change. The chosen part is the
+//! one with a level of its own that explains most (least squares), and its p-value is multiplied by
+//! the number of parts tried.
 
 use crate::query::chance::two_sided;
 
@@ -30,7 +32,7 @@ pub struct Shift {
     pub steps: (usize, usize),
 }
 
-/// What is known of values while they are added up.
+/// Running sums of values.
 #[derive(Clone, Copy, Default)]
 struct Sums {
     count: f64,
@@ -45,7 +47,7 @@ impl Sums {
         self.squares += value * value;
     }
 
-    /// What is in this and not in `before`.
+    /// The difference to `before`.
     fn since(self, before: Sums) -> Sums {
         Sums {
             count: self.count - before.count,

@@ -1,4 +1,4 @@
-//! What an overview says of fleets that are written down.
+//! Tests the overview on handwritten fleets.
 
 use super::noise::Noise;
 use super::*;

@@ -1,4 +1,4 @@
-//! Statements over HTTP: parameters, limits, giving up, and what an error means.
+//! Sends statements over HTTP: parameters, limits, cancellation, and the meaning of errors.
 
 use super::Options;
 use crate::store::{Limits, StoreError};
@@ -121,7 +121,7 @@ fn text_of(error: &Error) -> String {
     text
 }
 
-/// What an error of a write means.
+/// Classifies an error of a write.
 fn fault_of_write(error: &Error) -> Fault {
     let text = text_of(error);
     match error {
@@ -135,7 +135,7 @@ fn fault_of_write(error: &Error) -> Fault {
     }
 }
 
-/// What an error of a query means.
+/// Classifies an error of a query.
 fn fault_of_query(error: &Error) -> Fault {
     let code = match error {
         Error::BadResponse(text) => code(text),
@@ -329,8 +329,8 @@ impl Client {
         self.in_time(self.query(statement).execute()).await
     }
 
-    /// Drops a partition of any size. The server refuses those above 50 GB unless it is told
-    /// otherwise, to save people from a slip; days that are over age are no slip.
+    /// Drops a partition of any size. By default the server rejects dropping those above 50 GB, to
+    /// protect people from mistakes; days over age are no mistake.
     pub async fn drop_partition(&self, table: &str, partition: &str) -> Result<(), Fault> {
         let sql = format!("ALTER TABLE {table} DROP PARTITION {partition}");
         let query = self.inside.query_raw(&sql);
@@ -438,7 +438,7 @@ impl Client {
         done
     }
 
-    /// Has the engine end a query, without waiting for it.
+    /// Makes the engine end a query, without waiting for it.
     fn kill(&self, id: String) {
         let client = self.outside.clone();
         tokio::spawn(async move {

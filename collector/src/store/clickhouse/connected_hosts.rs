@@ -1,5 +1,5 @@
-//! Which host is connected to which collector: announced by each of them every few seconds, read
-//! when hosts are selected.
+//! Records which host is connected to which collector: each collector writes it every few seconds,
+//! and it is read when hosts are selected.
 //!
 //! The newest row of a host counts. Rows are small, written for all hosts of a collector in one
 //! insert, and gone after a day.
@@ -41,7 +41,7 @@ pub(super) async fn put(client: &Client, hosts: &[ConnectedHost]) -> Result<(), 
     client.insert("attendance", &rows.collect::<Vec<_>>()).await
 }
 
-/// Who was connected since then, each host once, where it was last.
+/// Hosts that were connected since then, each once, with their latest collector.
 pub(super) async fn find(
     client: &Client,
     since_unix_ns: i64,

@@ -1,4 +1,4 @@
-//! What hosts did in and around a range, and what is known of them.
+//! The activity of hosts in and around a range, and what is known of them.
 
 use super::client::{Client, Fault, Statement};
 use super::keys::{NS_PER_S, Span};
@@ -15,12 +15,12 @@ use std::collections::HashMap;
 
 /// A window is at most so long; what covers the start of a range starts within. Unit: seconds.
 const WINDOW_S_MAX: i64 = (WINDOW_NS_MAX / NS_PER_S as u64) as i64;
-/// What an agent gave up is told with the first window after it, so it ends when that one starts,
-/// more or less: clocks are set. Unit: seconds.
+/// An agent reports what it dropped with the first window after it, so the gap ends about when that
+/// window starts; clocks may be set meanwhile. Unit: seconds.
 pub(super) const GAP_AFTER_S_MAX: i64 = 86_400;
-/// Longest time that an agent gave up and that counts as given up; what is before is absent. With
-/// less, a host that was off the network for a while with a full spool is told as switched off;
-/// with more, questions about old days look at more of them. Unit: seconds.
+/// Longest time of dropped windows that counts as dropped; what is before it counts as absent. With
+/// less, a host that was off the network for a while with a full spool is reported as switched off;
+/// with more, queries about old days read more of them. Unit: seconds.
 pub(super) const GAP_S_MAX: i64 = 31 * 86_400;
 /// Taken for each gap while they are collected. Unit: bytes.
 const GAP_BYTES: usize = 128;
@@ -106,7 +106,7 @@ pub(super) async fn kinds(
 #[derive(Default)]
 struct Around {
     activity: HostActivity,
-    /// Runs of absence, as far as windows near the range tell.
+    /// Runs of absence, as far as windows near the range show.
     absent: Vec<(i64, i64)>,
     /// First start and last end near the range.
     near: Option<(i64, i64)>,
@@ -319,8 +319,8 @@ async fn read_near(
         .await
 }
 
-/// What agents said they gave up. What is stored of it, and its window, is on the days around the
-/// range that a gap may be told on, however many are kept.
+/// What agents reported as dropped. The report and its window are stored on the days around the
+/// range on which it may have been made, however many days are stored.
 async fn read_dropped(
     client: &Client,
     span: Span,

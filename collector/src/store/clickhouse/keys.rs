@@ -1,5 +1,4 @@
-//! Names of things in the database: 64-bit keyed hashes, and the steps of time that rows are kept
-//! by.
+//! Keys in the database: 64-bit keyed hashes, and the time steps by which rows are stored.
 
 use crate::store::{HostKey, LabelSet, TimeRange};
 use profile::{ContentId, FrameRef};
@@ -73,7 +72,7 @@ impl Keys {
         self.hash(2, &parts)
     }
 
-    /// Id of a label set whose samples weigh in `unit`.
+    /// Id of a label set with weights in `unit`.
     pub fn series(&self, labels: &LabelSet, unit: &str) -> u64 {
         let mut parts: Vec<&[u8]> = vec![unit.as_bytes()];
         for (name, value) in labels.iter() {
@@ -88,8 +87,8 @@ impl Keys {
     }
 }
 
-/// What tells the rows of one window from those of others with the same series and step: the host
-/// and by how much the sequence is ahead of the step's start.
+/// Distinguishes the rows of one window from those of others with the same series and step: the
+/// host, and how far the sequence is ahead of the step's start.
 ///
 /// Agents number windows by the nanosecond of the boot in which they start, so this stays the same
 /// for as long as windows are as long as steps, and has few values where they are shorter. It costs
@@ -139,19 +138,19 @@ pub(super) fn oldest_day(now_unix_ns: i64, age: Duration) -> u16 {
     u16::try_from(oldest_s.div_euclid(86_400)).unwrap_or(0)
 }
 
-/// A range in whole steps.
+/// A range in complete steps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Span {
     /// Unit: seconds since the Unix epoch; a multiple of the step.
     pub start_s: i64,
     /// Unit: seconds since the Unix epoch; a multiple of the step.
     pub end_s: i64,
-    /// What was asked for, widened to whole steps.
+    /// The requested range, widened to complete steps.
     pub covered: TimeRange,
 }
 
 impl Span {
-    /// `range` widened to whole steps of `step_ns`; `None` when nothing can be in it.
+    /// `range` widened to complete steps of `step_ns`; `None` if nothing can be in it.
     pub fn of(range: TimeRange, step_ns: i64) -> Option<Span> {
         let (start, end) = (range.start_unix_ns, range.end_unix_ns);
         if start >= end {

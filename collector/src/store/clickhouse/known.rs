@@ -1,4 +1,4 @@
-//! What this collector knows to be in the dictionaries of the database, so that it need not ask.
+//! A cache of what the dictionaries of the database contain, so that the collector need not ask.
 
 use std::collections::{BTreeMap, HashSet};
 

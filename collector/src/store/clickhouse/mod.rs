@@ -1,8 +1,9 @@
-//! Windows in ClickHouse, over HTTP, for fleets that one machine cannot hold.
+//! Stores windows in ClickHouse, over HTTP, for fleets that are too large for one machine.
 //!
-//! Collectors keep nothing: any number of them may work on one database. What makes a window count
-//! once, whoever inserts it how often, is told in `schema.rs`. All calls block the caller's thread
-//! on a small runtime of the store's own; none may be made from asynchronous code.
+//! Collectors store nothing themselves, so any number of them may use one database. `schema.rs`
+//! explains how a window counts once, however often and by whichever collector it is inserted. All
+//! calls block the caller's thread on a small runtime of the store's own; none may be made from
+//! asynchronous code.
 
 mod client;
 mod connected_hosts;
@@ -189,7 +190,7 @@ pub struct ClickHouseStore {
     outage: Mutex<Option<Outage>>,
     /// Rows that the server perhaps took some of.
     unfinished: Mutex<Option<push::Batch>>,
-    /// Days over the age of samples whose rollups were looked at.
+    /// Days over the age of samples with rollups that were checked.
     looked: Mutex<BTreeMap<u16, retire::Looked>>,
     /// Days of tables that could not be dropped.
     undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,

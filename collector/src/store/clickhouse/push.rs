@@ -1,4 +1,5 @@
-//! From pushed windows to rows: what is refused, what is there already, which stacks are missing.
+//! Converts pushed windows to rows: which are rejected, which are stored already, and which stacks
+//! are missing.
 
 use super::client::{Client, Fault, Statement};
 use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};
@@ -102,7 +103,7 @@ pub(super) struct Push<'s> {
     pub options: &'s Options,
     pub known: &'s Mutex<Known>,
     pub counters: &'s Counters,
-    /// What the server perhaps took some of when it was last called.
+    /// A batch of which the server may have stored a part in the last call.
     pub unfinished: &'s Mutex<Option<Batch>>,
 }
 
@@ -191,7 +192,8 @@ impl Push<'_> {
         Ok(found)
     }
 
-    /// What the database has on these days of stacks that this collector does not know to be there.
+    /// Looks up which stacks the database has on these days, if this collector does not know it
+    /// yet.
     async fn look_up(&self, ids: &[u64], days: &BTreeSet<u16>) -> Result<Found, Fault> {
         #[derive(Fields, Deserialize)]
         struct Stack {
@@ -421,7 +423,7 @@ impl Push<'_> {
         if self.is_new(batch, day, series) {
             batch.series.push(row(series, labels));
         }
-        // A service that is a label set as well has one id in two tables: told apart by a flip.
+        // A service that is a label set as well has one id in two tables, distinguished by a flip.
         if self.is_new(batch, day, !service) {
             batch.services.push(row(service, &service_labels));
         }

@@ -1,8 +1,8 @@
-//! What is dropped for its age: days of tables, each at the age of its level.
+//! Drops data by age: days of tables, each at the age of its level.
 //!
-//! Samples go first, and only when the rollups of their day have all of them: rollups see repeats
-//! of inserts and cannot be corrected later. A day that lacks something keeps its samples for as
-//! long as anything is kept of it.
+//! Samples are dropped first, and only if the rollups of their day include all of them: rollups
+//! detect repeated inserts and cannot be corrected later. If a day is incomplete there, its samples
+//! are kept as long as anything of it is kept.
 
 use super::ClickHouseStore;
 use super::client::{Fault, Statement};
@@ -37,7 +37,7 @@ pub(super) struct Undropped {
     reason: String,
 }
 
-/// What became of a day of a table.
+/// Result of dropping a day of a table.
 enum Dropped {
     Now,
     /// The server refuses, now or a short time ago.
@@ -119,8 +119,8 @@ impl ClickHouseStore {
                 let needed = match table {
                     "series" => kept_longer.contains(&day),
                     "frames" => lock(&self.undropped).contains_key(&("stacks", day)),
-                    // Minutes of a day whose samples stay are dropped as others: samples answer
-                    // for it.
+                    // Minutes of a day with samples that stay are dropped as usual: the samples
+                    // answer for it.
                     _ => false,
                 };
                 if needed {
@@ -154,7 +154,7 @@ impl ClickHouseStore {
             self.client.execute(&gaps).await?;
             self.client.execute(&hosts).await?;
         }
-        // What can be dropped is. The rest is tried again, and told until it is done.
+        // What can be dropped is dropped. The rest is tried again, and reported until it is done.
         let undropped = lock(&self.undropped);
         let waiting = undropped.values().next();
         let waiting = waiting.map(|first| Fault::Refused(first.reason.clone()));

@@ -1,4 +1,4 @@
-//! Which table answers: the samples, or a rollup by service where it is exact.
+//! Chooses the table for a query: the samples, or a rollup by service if it is exact.
 
 use super::SERVICE_LABELS;
 use super::client::{Client, Fault, Statement};
@@ -19,7 +19,7 @@ pub(super) struct Source {
     table: Table,
     /// The range in steps of the table.
     pub span: Span,
-    /// As it is told.
+    /// The resolution stated in answers.
     pub resolution: Resolution,
 }
 
@@ -27,8 +27,7 @@ pub(super) struct Source {
 enum Table {
     /// A rollup that is exact.
     Rollup(&'static str),
-    /// Hours that are whole from one rollup, in seconds since the epoch; what is left from the
-    /// other.
+    /// Complete hours from one rollup, in seconds since the epoch; the rest from the other.
     HoursAndMinutes(i64, i64),
     /// Samples, which are there once each.
     Samples,
@@ -99,7 +98,7 @@ impl Source {
         })
     }
 
-    /// Minutes, of which whole hours are read as such.
+    /// Minutes; complete hours among them are read as such.
     fn hours_and_minutes(range: TimeRange) -> Option<Source> {
         let minutes = Source::rollup(range, MINUTES, 60)?;
         let from = minutes.span.start_s.checked_add(3599)? / 3600 * 3600;
@@ -209,7 +208,7 @@ fn between(start_s: i64, end_s: i64) -> String {
     format!("time >= toDateTime({start_s}, 'UTC') AND time < toDateTime({end_s}, 'UTC')")
 }
 
-/// What of a span is not in the hours between.
+/// The parts of a span outside the hours in between.
 fn edges(span: Span, from: i64, to: i64) -> String {
     let (before, after) = (between(span.start_s, from), between(to, span.end_s));
     format!("({before} OR {after})")
@@ -268,7 +267,7 @@ pub(super) async fn not_kept(
         i64::MAX => (kept.end_unix_ns, true),
         start_s => {
             let start = start_s.saturating_mul(super::keys::NS_PER_S);
-            // Days go whole: on the first day that is known there may have been none before.
+            // Days are dropped as a whole: on the first known day there may have been none before.
             let day = 86_400 * super::keys::NS_PER_S;
             (start, start.saturating_sub(kept.start_unix_ns) > day)
         }

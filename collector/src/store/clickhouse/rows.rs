@@ -1,4 +1,4 @@
-//! Rows as they are inserted. Names and types are those of the tables in `schema.rs`.
+//! Rows as they are inserted. Their field names and types are those of the tables in `schema.rs`.
 
 use clickhouse::Row;
 use serde::{Deserialize, Serialize};

@@ -19,8 +19,8 @@ use std::collections::HashMap;
 
 /// Taken for each sum of samples in memory, with its part of the tables. Unit: bytes.
 const CELL_BYTES: usize = 64;
-/// Most ids in one request for stacks or frames, 4 MB of text; of more the days' dictionaries are
-/// read whole. Unit: ids.
+/// Most ids in one request for stacks or frames, 4 MB of text; for more, the complete dictionaries
+/// of the days are read. Unit: ids.
 const IDS_MAX: usize = 200_000;
 /// Stands for a stack that the dictionary of its day does not have (any more).
 const UNKNOWN_STACK: &str = "[unknown stack]";

@@ -1,18 +1,18 @@
-//! The tables, made and brought up to date by whichever collector comes first.
+//! The tables, created and migrated by whichever collector comes first.
 //!
-//! Every statement of a migration does nothing when it was done before, so any number of collectors
-//! may run them at once and a collector that ends half-way is followed by one that ends the work.
+//! Every statement of a migration has no effect if it was done before. So any number of collectors
+//! may run them at once, and if one ends half-way, the next one completes the work.
 //!
-//! What keeps counts exact. `windows` says what is stored: a window counts when its row is there,
-//! and its row is written last. Rows of samples carry an origin, which with the step names their
-//! window; a window written twice gives equal rows under equal keys, of which the engine keeps one:
-//! at once where a query reads with FINAL, on disk when it merges. So no insert has to be exactly
-//! once, and no collector has to know of another. FINAL and the look at `windows` are left out
-//! while the samples of the range are as many as its windows say, before the reading and after it.
-//! The rollups are fed by materialized views. An insert that is repeated as it was adds nothing to
-//! them, by its token; windows that come again in another company do. So each of their rows counts
-//! the rows it was made of, and a rollup answers for an hour only while it has as many as the
-//! windows of the hour say.
+//! How counts stay exact: `windows` says what is stored. A window counts if its row exists, and its
+//! row is written last. Rows of samples have an origin, which together with the step identifies
+//! their window. A window written twice gives equal rows with equal keys, of which the engine keeps
+//! one: at once in queries with FINAL, on disk when it merges. So no insert has to happen exactly
+//! once, and collectors need not know of each other. FINAL and the check of `windows` are left out
+//! if the number of samples in the range equals the number that its windows state, before the
+//! reading and after it. Materialized views feed the rollups. Repeating an identical insert adds
+//! nothing to them, because of its token; windows that are inserted again in a different batch do
+//! add. So each of their rows counts the rows it was made from, and a rollup answers for an hour
+//! only if it has as many as the windows of the hour state.
 
 use super::SCHEMA_VERSION;
 use super::client::{Client, Fault};
@@ -21,7 +21,7 @@ use super::keys::Keys;
 /// Statements by version, 1 first. A version that was published never changes.
 const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE, ENDS];
 
-/// Functions as their runtime spells them, beside what people read. Empty for most.
+/// Functions as their runtime writes them, in addition to the readable name. Empty for most.
 const SYSTEM_NAMES: &[&str] =
     &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS system_name String CODEC(ZSTD(3))"];
 
@@ -66,10 +66,10 @@ const ENDS: &[&str] = &[
 /// Version that [`tell_lost`] belongs to.
 const LOST_VERSION: usize = 5;
 
-/// What agents say of their own work; what of the weight of a window was lost. Collectors of
-/// version 3 read all columns of `hosts`, so health is in a table of its own: a column more would
-/// take their hosts from them. Nothing is lost with it: it is told again every minute. New columns
-/// have a default, or they could not insert their windows.
+/// What agents report about their own work, and what of the weight of a window was lost. Collectors
+/// of version 3 read all columns of `hosts`, so health has a table of its own: a new column would
+/// break reading their hosts. Nothing is lost with it, because it is reported again every minute.
+/// New columns have a default, because otherwise those collectors could not insert their windows.
 const HEALTH: &[&str] = &[
     "CREATE TABLE IF NOT EXISTS host_health (
         host_id String, boot FixedString(16), health Array(UInt8) CODEC(ZSTD(3)), seen_ns Int64,
@@ -286,11 +286,11 @@ const WINDOW_COLUMNS: &str = "chunk, slot, host, sequence, origin, host_id, boot
     period, labels, idle, lost, throttled, malformed, reduced, lost_late, measured, expected_ns, estimated_ns, n, \
     w, rows, lost_n, lost_w";
 
-/// Writes windows that do not know what of their weight was lost once more, as sums by label set
-/// know it: the row written last counts. Where a day has no such sums any more nobody knows, so its
-/// windows are told as without accounts: what was lost would count as covered. A day at a time,
-/// which bounds the memory; a collector of version 3 that still runs goes on writing windows that
-/// know nothing.
+/// Writes windows without a lost weight once more, with the lost weight from the sums by label set:
+/// the row written last counts. If a day has no such sums any more nobody knows, so its windows
+/// count as having no accounts: otherwise what was lost would count as covered. It works a day at a
+/// time, which bounds the memory; a collector of version 3 that still runs keeps writing windows
+/// without it.
 async fn tell_lost(client: &Client) -> Result<(), Fault> {
     #[derive(clickhouse::Row, serde::Deserialize)]
     struct Days {

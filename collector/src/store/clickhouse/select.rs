@@ -1,7 +1,7 @@
-//! From selectors and groupings to SQL that selects exactly the same.
+//! Translates selectors and groupings to SQL that selects exactly the same.
 //!
-//! Equality and subtrees are asked of the engine. Regular expressions are matched here, against the
-//! values that the label has, because two engines for them differ in what `\w` and the like mean.
+//! The engine evaluates equality and subtrees. Regular expressions are matched here, against the
+//! label's values, because the two regex engines differ in what `\w` and the like mean.
 
 use super::client::{Client, Fault, Param, Statement};
 use super::keys::Span;
@@ -20,7 +20,7 @@ const VALUES_MAX: usize = 200_000;
 pub(super) enum Labels {
     /// All labels of a label set, in `series` or `services`.
     Set(&'static str),
-    /// Labels of the host alone, beside windows: a matcher on others says nothing of it.
+    /// Labels of the host alone, for windows: a matcher on other labels is ignored.
     Host,
 }
 
@@ -223,8 +223,8 @@ async fn match_values(
 /// How label sets are put together.
 pub(super) struct Grouping<'g> {
     group_by: &'g GroupBy,
-    /// Key of the hash by which groups are told apart, another for each query, so that nobody can
-    /// choose labels that fall into one group.
+    /// Key of the hash by which groups are distinguished, different for each query, so that nobody
+    /// can choose labels that fall into one group.
     key: (u64, u64),
 }
 
@@ -326,8 +326,8 @@ impl<'g> Grouping<'g> {
     }
 }
 
-/// SQL of a sum of weights. It ends at the largest number, which answers tell, and not at what is
-/// left of it after starting again from 0.
+/// SQL of a sum of weights. It stops at the largest number, which answers report, instead of
+/// wrapping around.
 pub(super) fn sum(of: &str) -> String {
     let most = u64::MAX;
     format!("toUInt64(least(sum(toUInt128({of})), toUInt128({most})))")

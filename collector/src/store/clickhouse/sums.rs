@@ -16,7 +16,7 @@ pub(super) const RAW: Resolution = Resolution {
     by_service: false,
 };
 
-/// SQL that leaves out rows whose window is not (or not yet) stored.
+/// SQL that leaves out rows of windows that are not (or not yet) stored.
 pub(super) fn gate(span: Span) -> String {
     format!(
         "(chunk, slot, origin) IN (SELECT chunk, slot, origin FROM windows WHERE {})",
@@ -132,7 +132,7 @@ fn of_totals(
     ask
 }
 
-/// Start and step of an axis, which are whole seconds: steps are whole windows' steps.
+/// Start and step of an axis in seconds, without fractions: steps consist of complete windows.
 fn in_seconds(axis: Axis) -> (i64, i64) {
     let step_ns = i64::try_from(axis.step_ns).unwrap_or(i64::MAX);
     (axis.start.div_euclid(NS_PER_S), (step_ns / NS_PER_S).max(1))
@@ -209,7 +209,7 @@ pub(super) async fn series(
     let names = grouping
         .labels(client, "series", span, &condition, limits)
         .await?;
-    // Groups told apart by unit have the same labels.
+    // Groups that differ in the unit have the same labels.
     for (group, weights) in groups {
         let labels = names.get(&group).cloned().unwrap_or_default();
         let line = found.lines.entry(labels);

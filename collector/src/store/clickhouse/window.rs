@@ -1,5 +1,5 @@
-//! What the engine makes of a window by itself: whether it can be taken, what its cgroups have
-//! alone, its labels as they are inserted.
+//! Derives from a window alone: whether it can be accepted, the usage of its cgroups alone, and its
+//! labels as they are inserted.
 
 use super::keys::TimeSlot;
 use super::{Options, SERVICE_LABELS};

@@ -2,12 +2,12 @@
 //!
 //! A block holds the samples of one bundle of series in one chunk of time. It has two sections:
 //!
-//! - totals: for each series its stacks, ascending, and what each adds up to over the block. A
-//!   reader that wants the whole chunk reads no more, so a block is its own coarsest rollup;
+//! - totals: for each series its stacks, ascending, and their sums over the block. Reading a
+//!   complete chunk needs nothing else, so a block is its own coarsest rollup;
 //! - times: when the windows started, and for each stack in which of them it was and how often.
 //!   What the last of them has follows from the total and is not written.
 //!
-//! A weight is written as what it has more than count × period: nothing at all where that is zero
+//! A weight is written as its difference from count × period; nothing is written if that is zero
 //! throughout. All arithmetic on columns wraps; sums that saturated are marked and written in full.
 
 mod packed;
@@ -21,8 +21,8 @@ use super::codec::{
 use super::order::order_by;
 use profile::Value;
 
-/// Most starts of windows that one block tells apart. Windows beyond are put in the last one: their
-/// time is then known to the chunk only.
+/// Most starts of windows that one block distinguishes. Further windows go into the last one: only
+/// their chunk is then known.
 pub const SLOTS_MAX: usize = 1 << 16;
 
 /// Samples of one series with one stack in one window.

@@ -1,4 +1,5 @@
-//! What all parts of the store know: its directory, its partitions, its hosts, and what is wrong.
+//! State shared by all parts of the store: its directory, its partitions, its hosts, and its
+//! problems.
 //!
 //! Nothing here writes to the log or to a partition's file.
 
@@ -26,19 +27,19 @@ pub struct Catalog {
     pub options: Options,
     /// By start.
     pub partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
-    /// What hosts say of themselves.
+    /// Facts that hosts report.
     pub hosts: Mutex<HostTable>,
     /// Every window's host, number and time.
     pub host_index: RwLock<HostIndex>,
-    /// What the store counts.
+    /// Counters of the store.
     pub counters: Counters,
-    /// What does not work, by what it is about.
+    /// Problems, by subject.
     pub issues: Mutex<BTreeMap<String, String>>,
     /// Names of partitions set aside, with the time they held.
     pub damaged: Mutex<Vec<(TimeRange, String)>>,
     /// End of the last partition that the disk budget removed.
     pub evicted_before: AtomicI64,
-    /// Takes nothing any more.
+    /// It accepts nothing any more.
     pub closed: AtomicBool,
     uses: AtomicU64,
 }
@@ -96,8 +97,7 @@ impl Catalog {
         }
     }
 
-    /// What a caller is told when a partition's file fails; a damaged one is marked to be set
-    /// aside.
+    /// The error for a caller if a partition's file fails; a damaged one is marked to be set aside.
     pub fn file_error(
         &self,
         operation: &'static str,
@@ -123,7 +123,7 @@ impl Catalog {
         }
     }
 
-    /// Marks a partition whose file cannot be read: upkeep sets it aside.
+    /// Marks a partition with an unreadable file: upkeep sets it aside.
     pub fn mark_damaged(&self, partition: &Partition, text: &str) {
         if partition.set_damaged() {
             self.counters.partitions_damaged.inc();
@@ -200,7 +200,7 @@ impl Catalog {
         partitions.values().map(|of| of.log.bytes()).sum()
     }
 
-    /// Removes the file of a partition whose removal was started and not ended, if there is one.
+    /// Removes the file of a partition if its removal was started and not finished.
     pub fn end_removal(&self, start: i64) -> std::io::Result<()> {
         let log = self.partition_log(start);
         if !partition_log::is_being_removed(&log) {

@@ -1,6 +1,6 @@
-//! Bytes on disk: varints, and sections that carry their length and a checksum.
+//! Encodes bytes on disk: varints, and sections with their length and a checksum.
 //!
-//! What is read may be anything: every reader checks lengths before it allocates and reports
+//! What is read may be anything, so every reader checks lengths before it allocates, and returns
 //! [`Corrupt`] instead of guessing.
 
 use zstd::bulk::{Compressor, Decompressor};
@@ -124,8 +124,8 @@ impl<'b> Reader<'b> {
         Ok(count as usize)
     }
 
-    /// As many numbers as are asked for when each has one byte, which most have; or nothing is
-    /// taken.
+    /// Decodes the requested count of numbers if each has one byte, which most have; otherwise it
+    /// consumes nothing.
     #[inline]
     pub fn decode_short(&mut self, count: usize) -> Option<&'b [u8]> {
         let (taken, rest) = self.bytes.split_at_checked(count)?;

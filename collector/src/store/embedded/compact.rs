@@ -1,10 +1,10 @@
-//! Closed chunks of a partition's file: parts that several flushes wrote become one, and hours are
-//! added up by service.
+//! Compacts closed chunks of a partition's file: parts written by several flushes become one, and
+//! hours are summed by service.
 //!
-//! The work is done in units of one range of bundles, each read and encoded without holding
-//! anything up and written in a transaction of its own. A crash between two leaves some ranges in
-//! parts, which are found again; an hour counts only with its mark, which is written last and says
-//! how much had been flushed: what comes later makes it stand back until it is added up again.
+//! The unit of work is one range of bundles, read and encoded without blocking anything else and
+//! written in a transaction of its own. A crash between two leaves some ranges in parts, which are
+//! found again. An hour counts only with its mark, which is written last and says how much had been
+//! flushed: data that is flushed later invalidates the mark until the hour is summed again.
 
 use super::block::Block;
 use super::chunk::{HOUR_CHUNKS, HOURS_FROM};
@@ -237,7 +237,7 @@ impl<'p> Compaction<'p> {
     }
 }
 
-/// What a file keeps of the windows of a chunk, all parts together.
+/// The metadata in a file about the windows of a chunk, all parts together.
 pub fn windows_of(
     file: &PartitionFile,
     opener: &mut SectionReader,

@@ -1,4 +1,4 @@
-//! What the store counts: for metrics, and for saying what was dropped and why.
+//! Counters of the store, for metrics and for reporting what was dropped and why.
 
 metrics::counted! {
     /// Counters since the store was opened.

@@ -1,9 +1,9 @@
-//! Frames that came with a push, and what each dictionary has of them.
+//! Frames that arrived with a push, and which of them each dictionary has.
 //!
-//! Stacks are found by the content that was computed from their frames: what an agent calls them is
-//! not believed. Callers may be named by content alone. They are looked for in the dictionary and
-//! in its neighbours when a window needs them; where one is not found, all that came with it is as
-//! if it had not come, for this dictionary.
+//! Stacks are looked up by the content id computed from their frames; the agent's own ids are not
+//! trusted. Callers may be named by content alone. They are looked up in the dictionary and in its
+//! neighbours when a window needs them. If one is not found, the answer counts as not received for
+//! this dictionary.
 
 use super::dict::{Adopted, Dict};
 use crate::store::Defined;

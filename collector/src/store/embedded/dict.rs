@@ -1,11 +1,11 @@
-//! The dictionary of one partition: what its dense ids mean.
+//! The dictionary of one partition, which gives its dense ids their meaning.
 //!
-//! Everything only grows, so an id that was read once stays valid, and what was added between two
-//! [`DictVersion`] can be written as one [`delta`](Dict::put_delta): to the write-ahead log with
+//! It only grows, so an id that was read once stays valid, and what was added between two
+//! [`DictVersion`]s can be written as one [`delta`](Dict::put_delta): to the write-ahead log with
 //! the window that needs it, and to the partition's file with the blocks that do. Applying a delta
 //! that is partly known already changes nothing, so a record may be replayed over a file that has
-//! it. Contents of stacks are sixteen bytes each that no compression makes fewer: the file has
-//! them, the log has not, and they are computed again when it is replayed.
+//! it. Content ids of stacks are sixteen incompressible bytes each: the file has them, the log does
+//! not, and they are computed again during replay.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_u64};
 use super::dict_version::DictVersion;
@@ -20,7 +20,7 @@ use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Labels that tell processes of one cgroup apart. Samples that differ in them alone are stored in
+/// Labels that distinguish processes of one cgroup. Samples that differ only in them are stored in
 /// one block, because each of them has few.
 const PROCESS_LABELS: [&str; 4] = [key::COMM, key::THREAD, key::PID, key::CONTEXT];
 
@@ -31,10 +31,10 @@ pub const OVERFLOW_LABEL: &str = "overflow";
 /// period with every window is refused beyond it.
 pub const KINDS_MAX: usize = 256;
 
-/// Nothing.
+/// The value for nothing.
 pub const NONE: u32 = u32::MAX;
 
-/// What samples of a window have in common.
+/// Common properties of a window's samples.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Kind {
     /// The event that was sampled.
@@ -133,7 +133,7 @@ pub struct Dict {
     pub unnamed: Arc<Mutex<Nameless>>,
 }
 
-/// What became of frames and stacks of another dictionary: each is looked up once.
+/// Mapping of frames and stacks of another dictionary: each is looked up once.
 #[derive(Default)]
 pub struct Adopted {
     remap: Remap,
@@ -162,7 +162,8 @@ impl Adopted {
 static IDENTITIES: AtomicU64 = AtomicU64::new(1);
 
 impl Dict {
-    /// An empty dictionary whose services are told by the first of `service_labels` that is there.
+    /// An empty dictionary that identifies services by the first existing label of
+    /// `service_labels`.
     pub fn new(service_labels: &[String], with_contents: bool) -> Dict {
         Dict {
             tables: Dictionary::default(),
@@ -220,8 +221,8 @@ impl Dict {
         self.heap_bytes() - self.tables.later.heap_bytes()
     }
 
-    /// True when the service rollup tells `label` as the series themselves do: wherever a series
-    /// has it, it is the one the series is added up under.
+    /// True if the service rollup has `label` exactly as the series do: wherever a series has it,
+    /// it is the label under which the series is summed.
     pub fn service_has(&self, label: &str) -> bool {
         let at = self.service_labels.iter().position(|own| own == label);
         at.is_some_and(|at| !self.hidden[at])
@@ -310,7 +311,7 @@ impl Dict {
         id
     }
 
-    /// What rows name a stack with its end by, adding it when it is new.
+    /// The id that rows use for a stack with its end; adds it if it is new.
     pub fn leaf(&mut self, stack: StackId, end: StackEnd) -> u32 {
         let next = self.leaves.len() as u32;
         let slot = if end == StackEnd::Complete {
@@ -385,7 +386,7 @@ impl Dict {
         self.adopt(source.frames(), node, content, adopted, stack)
     }
 
-    /// Adds a stack of another dictionary: `node` tells callers and frames, `content` contents.
+    /// Adds a stack of another dictionary: `node` gives callers and frames, `content` content ids.
     fn adopt(
         &mut self,
         source: &Dictionary,
@@ -656,7 +657,7 @@ impl Dict {
         Ok(())
     }
 
-    /// What stands in for the label set of `row` beyond the bound: the host alone.
+    /// The replacement for the label set of `row` beyond the bound: the host alone.
     pub fn overflow_labels(&mut self, labels: &LabelSet) -> LabelSetId {
         let host = labels.get(key::HOST).to_owned();
         let pairs = [(key::HOST, host.as_str()), (OVERFLOW_LABEL, "true")];
@@ -674,7 +675,7 @@ fn is(right: bool) -> Result<(), Corrupt> {
     }
 }
 
-/// Reads a span of entries; `entry` is told whether the entry is beyond the `known` ones.
+/// Reads a span of entries; `entry` gets whether the entry is beyond the `known` ones.
 fn each(
     input: &mut Reader<'_>,
     known: usize,

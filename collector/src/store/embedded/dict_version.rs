@@ -1,4 +1,4 @@
-//! How much a dictionary holds: what lies between two versions is a delta.
+//! The size of a dictionary at a moment. What lies between two versions is a delta.
 
 use super::codec::{Corrupt, Reader, encode_u64};
 

@@ -1,8 +1,11 @@
-//! Rewrites a partition's file with coarser data; the new file takes the place of the finer one.
+//! Rewrites a partition's file with coarser data. The new file replaces the finer one.
 //!
 //! The new file is built next to the old one in small steps and gets its name when it is complete
 //! and on disk. From then on it is the partition: a start that finds both removes the finer one.
-//! Numbers of windows, records of the log and hosts are taken over, so repeats are known as before.
+//! Numbers of windows, records of the log and hosts are copied, so repeated windows are still
+//! recognized. Minutes and ten minutes keep the dictionary and all ids. At the level of service
+//! hours, samples have only their service's label, so label sets and series change; ids of stacks
+//! stay.
 //!
 //! Minutes and ten minutes keep the dictionary and all ids. At the level of service hours samples
 //! have no label but their service's, so label sets and series are others; ids of stacks stay.
@@ -43,7 +46,7 @@ enum Unit {
 
 /// A partition that is being downsampled.
 pub struct Downsampling {
-    /// Which.
+    /// The partition.
     pub partition: Arc<Partition>,
     /// What it is made to.
     pub level: Level,

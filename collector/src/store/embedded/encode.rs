@@ -1,8 +1,8 @@
-//! From the table of a chunk to what is written in a partition's file: blocks and heads of groups,
-//! the rollup by service, and what is kept of windows.
+//! Encodes the table of a chunk for a partition's file: blocks and heads of groups, the rollup by
+//! service, and the data of windows.
 //!
-//! Heads say what each series adds up to, in the whole chunk and in each window, so that lines over
-//! time need no block. Heads of many groups share a row, because most are short.
+//! Heads have the sum of each series, for the complete chunk and for each window, so that lines
+//! over time need no block. Heads of many groups share a row, because most are short.
 
 pub mod again;
 
@@ -17,7 +17,8 @@ use super::meta::Summary;
 use profile::{StackEnd, Value};
 use std::collections::BTreeMap;
 
-/// Groups whose heads share a row. Smaller reads less for one container; larger has fewer rows.
+/// Number of groups with heads in one row. Smaller reads less for one container; larger has fewer
+/// rows.
 pub const HEADS_SHARED: u32 = 128;
 
 /// Step of the rollup by service. Unit: nanoseconds.
@@ -51,7 +52,7 @@ pub enum EncodeError {
     Zstd(#[from] std::io::Error),
 }
 
-/// What encoding needs of a dictionary: a copy, so that nobody waits for a flush.
+/// The data for encoding from a dictionary: a copy, so that nobody waits for a flush.
 pub struct Tables {
     group_periods: Vec<u64>,
     service_periods: Vec<u64>,
@@ -166,8 +167,8 @@ fn encode_windows(
     Ok(())
 }
 
-/// Rows of the rollup by service while groups are encoded, packed: the whole chunk of a fleet
-/// passes through it.
+/// Rows of the rollup by service while groups are encoded, packed, because the complete chunk of a
+/// fleet passes through it.
 #[derive(Default)]
 struct Services {
     packed: BTreeMap<u32, Vec<u8>>,
@@ -346,8 +347,8 @@ impl HeadsWriter {
     }
 }
 
-/// Reads heads: `head` is told series, start after the chunk's, and sum; the whole chunk as one
-/// when `whole`. `period` is told by bundle.
+/// Reads heads: `head` gets series, start after the chunk's, and sum; with `whole` the complete
+/// chunk as one. `period` gives the period by bundle.
 pub fn each_head(
     opener: &mut SectionReader,
     body: &[u8],

@@ -1,9 +1,9 @@
-//! Up to when the disk budget has removed partitions: what comes later for a time before is
-//! refused.
+//! The time up to which the disk budget has removed partitions: windows for an earlier time are
+//! rejected.
 //!
-//! Without it a late agent would make an old partition again, which is the next one to be removed,
-//! and again. The instant is kept in a file with the budget it was true for: a larger budget starts
-//! again.
+//! Without it a late agent would recreate an old partition, which would be removed next, again and
+//! again. The time is stored in a file together with the budget it applied to: a larger budget
+//! resets it.
 
 use crate::durable::replace;
 use std::path::Path;

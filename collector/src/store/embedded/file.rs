@@ -108,10 +108,10 @@ pub struct Flush {
     pub hosts: Vec<(u32, Vec<u8>)>,
 }
 
-/// What is read at once when a file is opened.
+/// Data that is read as soon as a file is opened.
 #[derive(Debug, Default)]
 pub struct Opened {
-    /// Labels that tell services, one a line.
+    /// Labels that identify services, one per line.
     pub service_labels: Vec<String>,
     /// Which set of ids it has; 0 for files of before there were several.
     pub generation: u64,
@@ -121,7 +121,7 @@ pub struct Opened {
     pub records: Vec<(u16, u64)>,
 }
 
-/// Makes the tables of an empty file, and says whose it is.
+/// Creates the tables of an empty file, and writes its owner.
 fn lay_out(
     connection: &Connection,
     service_labels: &[String],
@@ -385,8 +385,8 @@ impl PartitionFile {
         let _ = self.connection.execute_batch("COMMIT");
     }
 
-    /// Blobs of one chunk whose bundle is in `[from, to)` and wanted, by bundle; whether there was
-    /// one.
+    /// Blobs of one chunk with a bundle that is in `[from, to)` and wanted, by bundle. Returns
+    /// whether there was one.
     pub fn each_blob<E: From<FileError>>(
         &self,
         table: Table,
@@ -463,7 +463,7 @@ pub fn names(path: &Path) -> [PathBuf; 3] {
     [path.to_owned(), with("-wal"), with("-shm")]
 }
 
-/// True while SQLite has a log beside a partition's file.
+/// True while SQLite has a log next to a partition's file.
 pub fn has_log(path: &Path) -> bool {
     names(path)[1].exists()
 }

@@ -1,9 +1,9 @@
-//! Which hosts were there when, over all partitions: what a push or a query must know of partitions
-//! that it has no other reason to read.
+//! An index of which hosts were present when, over all partitions. Pushes and queries use it for
+//! partitions that they otherwise need not read.
 //!
-//! Every stored window is added, and what partitions that are removed had is cut out. The size
-//! follows the boots of hosts and their interruptions, not how long data is kept: a host that runs
-//! for a year without a gap has one span and one run of numbers.
+//! Every stored window is added, and removed partitions are cut out. The size depends on the boots
+//! of hosts and their interruptions, not on the retention: a host that runs for a year without a
+//! gap has one span and one run of numbers.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
 use super::host_state::{HostState, decode_labels, encode_labels};
@@ -14,16 +14,16 @@ use crate::store::{HostKey, LabelSet};
 use hashbrown::HashMap;
 use std::collections::VecDeque;
 
-/// Most spans kept of a boot: one more for each interruption. Beyond it the two oldest are joined,
-/// so a gap that long ago is not told at the edge of a range.
+/// Most spans stored of a boot: one more for each interruption. Beyond it the two oldest are
+/// joined, so a gap that long ago is not reported at the edge of a range.
 const SPANS_MAX: usize = 4096;
 
 /// Most runs of numbers kept of a boot: one for each start of its agent. An agent that is started
 /// again every ten seconds reaches it after half a day.
 const RUNS_MAX: usize = 4096;
 
-/// Most label sets kept of a boot; of more, the ones seen first are forgotten. The labels of a host
-/// as a whole change when somebody sets others.
+/// Most label sets stored of a boot; beyond it the ones seen first are forgotten. The labels of a
+/// complete host change when somebody sets others.
 const LABEL_SETS_MAX: usize = 8;
 
 /// One boot of one host.
@@ -31,7 +31,7 @@ const LABEL_SETS_MAX: usize = 8;
 pub struct Boot {
     /// Numbers of its windows.
     pub seen: SequenceSet,
-    /// Labels that the host had as a whole.
+    /// Labels of the complete host.
     pub labels: Vec<LabelSet>,
     /// Start of the last window.
     pub last_start: i64,

@@ -9,10 +9,10 @@ use super::sequence_set::SequenceSet;
 use crate::store::{HostKey, LabelSet};
 use profile::LabelSetId;
 
-/// What a partition has of one boot of one host.
+/// Data of a partition about one boot of one host.
 #[derive(Clone, Debug)]
 pub struct HostState {
-    /// Labels of the host as a whole, of its last window.
+    /// Labels of the complete host, from its last window.
     pub labels: LabelSet,
     /// Start of the first window.
     pub first_start: i64,
@@ -27,7 +27,7 @@ pub struct HostState {
 }
 
 impl HostState {
-    /// Nothing yet, of a host with these labels.
+    /// Creates it empty, for a host with these labels.
     pub fn new(labels: &LabelSet) -> HostState {
         HostState {
             labels: labels.clone(),
@@ -39,7 +39,7 @@ impl HostState {
         }
     }
 
-    /// Takes in a window.
+    /// Adds a window.
     pub fn note(&mut self, labels: &LabelSet, window: &WindowMeta) {
         let range = window.range;
         self.seen.insert(window.sequence);

@@ -1,4 +1,4 @@
-//! What hosts say of themselves: a small table in memory, and a file that is rewritten as a whole.
+//! The facts that hosts report: a small table in memory, and a file that is rewritten completely.
 
 use super::codec::{
     Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,

@@ -1,4 +1,4 @@
-//! How fine the data of a partition is: a partition is downsampled as one when it gets older.
+//! The resolution of a partition's data: a partition is downsampled as a unit when it gets older.
 //!
 //! The level is in the name of the partition's file, so that a rename is what downsamples it.
 
@@ -28,7 +28,7 @@ impl Level {
         Level::ServiceHours,
     ];
 
-    /// What times are rounded down to. Unit: nanoseconds.
+    /// Resolution of times. Unit: nanoseconds.
     pub fn step_ns(self) -> u64 {
         match self {
             Level::Windows => 1,
@@ -48,7 +48,7 @@ impl Level {
         }
     }
 
-    /// What the name of a file ends with.
+    /// Suffix of a file's name.
     fn suffix(self) -> &'static str {
         match self {
             Level::Windows => ".sqlite",

@@ -1,8 +1,8 @@
-//! The way of a push into the log and into memory: one write and one sync for all windows of a
-//! push that belong to one partition.
+//! Writes a push to the log and to memory: one write and one sync for all windows of a push that
+//! belong to one partition.
 //!
-//! One thread pushes; what waits is put together before it comes here (`ingest/batch.rs`). Others,
-//! of tests for one, take turns.
+//! One thread pushes, and windows that wait are grouped before they come here (`ingest/batch.rs`).
+//! Other threads, for example in tests, take turns.
 
 use super::catalog::Catalog;
 use super::defined::Definitions;

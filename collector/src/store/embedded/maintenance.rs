@@ -1,4 +1,4 @@
-//! What is done beside pushes and queries: flushing, cutting the log, removing what is too old or
+//! Maintenance besides pushes and queries: flushing, cutting the log, removing what is too old or
 //! too much, setting damaged partitions aside, closing.
 
 mod compactor;

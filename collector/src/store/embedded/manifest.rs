@@ -1,9 +1,9 @@
-//! What a start must know of partitions that have not changed since: one file for all of them.
+//! What a start must know about unchanged partitions: one file for all of them.
 //!
-//! Without it a start reads the head of each partition and the hosts in it, which takes seconds for
-//! a year of hundreds of hosts. It is a copy of what partitions say themselves: a file that is not
-//! as it was when the manifest was written is read again, and where something is missing from the
-//! folder that age and disk budget do not explain, all are read, as they are without a manifest.
+//! Without it a start reads the head of each partition and its hosts, which takes seconds for a
+//! year of hundreds of hosts. It is a copy of what partitions contain: a file that differs from
+//! when the manifest was written is read again, and if files are missing that age and disk budget
+//! do not explain, all are read, as without a manifest.
 
 use super::codec::{
     Corrupt, Reader, SectionReader, SectionWriter, encode_bytes, encode_signed, encode_u64,
@@ -37,8 +37,8 @@ pub struct Manifest {
     pub hosts: HostIndex,
 }
 
-/// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A partition
-/// that is damaged, or whose SQLite log is not empty, is read at the next start.
+/// Writes the manifest of all partitions; none may be flushed or replaced meanwhile. A damaged
+/// partition, or one with an SQLite log that is not empty, is read at the next start.
 pub fn save(
     path: &Path,
     partitions: &[Arc<Partition>],

@@ -1,4 +1,5 @@
-//! What was pushed and is not in a partition's file yet, packed as the write-ahead log has it.
+//! Windows that were pushed but are not in a partition's file yet, packed as in the write-ahead
+//! log.
 //!
 //! A window is prepared once: its rows become bytes that go into the log's record and from there,
 //! unchanged, into the table of its chunk. Readers take copies of what they need.
@@ -23,8 +24,8 @@ pub struct WindowRows {
 }
 
 impl WindowRows {
-    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` tells which leaves are
-    /// of samples that were lost.
+    /// Packs rows that are ordered by (series, leaf), each once. `is_lost` says which leaves belong
+    /// to lost samples.
     pub fn new(
         group: u32,
         rows: &[Entry],
@@ -50,7 +51,7 @@ impl WindowRows {
     }
 }
 
-/// What rows add up to.
+/// Sum of rows.
 pub fn sum_of(rows: &[Entry], is_lost: impl Fn(u32) -> bool) -> Sum {
     let mut sum = Sum::default();
     for row in rows {
@@ -70,7 +71,7 @@ pub struct Prepared {
     pub chunk: u16,
     /// Its start after the chunk's. Unit: nanoseconds.
     pub start: u64,
-    /// What is known of it beside its rows.
+    /// Its metadata besides its rows.
     pub meta: WindowMeta,
     /// Its rows.
     pub parts: Vec<WindowRows>,
@@ -147,8 +148,8 @@ impl GroupRows {
         self.rows.capacity() + self.heads.capacity() + size_of::<GroupRows>()
     }
 
-    /// The rows of each series in each window that `wanted` takes by its start, which is told with
-    /// them.
+    /// The rows of each series in each window with a `wanted` start, passed together with the
+    /// start.
     pub fn each_run(
         &self,
         period: u64,

@@ -1,5 +1,5 @@
-//! What is kept of windows beside their samples: time, quality and the kernel's accounting, window
-//! by window and added up by host and chunk of time.
+//! Metadata of windows besides their samples: time, quality and the kernel's accounting, per window
+//! and summed by host and chunk of time.
 
 use super::block::{Sum, decode_sum, encode_sum};
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
@@ -54,9 +54,9 @@ pub struct WindowMeta {
     pub host: u32,
     /// Its number.
     pub sequence: u64,
-    /// When.
+    /// The range of time.
     pub range: TimeRange,
-    /// Labels of the host as a whole.
+    /// Labels of the complete host.
     pub host_labels: u32,
     /// What was missed.
     pub quality: Quality,
@@ -144,7 +144,7 @@ impl std::ops::AddAssign<HostSum> for HostSum {
 pub struct Presence {
     /// Time of windows; ordered and joined by [`Presence::settle`].
     pub spans: Vec<(i64, i64)>,
-    /// What was given up, with the start of the window that says so.
+    /// Dropped windows, with the start of the window that reports them.
     pub dropped: Vec<(i64, Gap)>,
 }
 
@@ -172,7 +172,7 @@ impl Presence {
     }
 }
 
-/// What is kept of the windows of one chunk, added up.
+/// Summed metadata of the windows of one chunk.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Summary {
     /// By (host, labels of the host).

@@ -17,24 +17,24 @@
 //! DIR/partitions/*.damaged        set aside
 //! ```
 //!
-//! A push gives its windows dense ids of their partition (`prepare`), adds one record a window to a
-//! batch for each partition, and writes and syncs the batches (`wal`): mostly one. Then the windows
-//! are put in memory (`memtable`), where queries find them. Ten minutes later they are written as
-//! columns (`encode`, `block`) into the partition's file (`file`) in one transaction, together with
-//! the entries of the dictionary (`dict`) that they use, and the log is cut (`partition_log`).
+//! A push gives its windows dense ids of their partition (`prepare`), adds one record per window to
+//! a batch for each partition, and writes and syncs the batches (`wal`), usually one. Then the
+//! windows are put in memory (`memtable`), where queries find them. Ten minutes later they are
+//! written as columns (`encode`, `block`) into the partition's file (`file`) in one transaction,
+//! together with the entries of the dictionary (`dict`) that they use, and the log is cut
+//! (`partition_log`).
 //!
-//! A window belongs to the partition, and to the chunk of ten minutes, in which it starts; a repeat
-//! of it is recognised by the numbers that all partitions keep. After a crash the log is replayed;
-//! a record whose chunk is in the file up to that record, is passed over (`replay`).
+//! A window belongs to the partition, and to the chunk of ten minutes, in which it starts; repeats
+//! are recognized by the window numbers that all partitions store. After a crash the log is
+//! replayed; a record is skipped if its chunk is in the file up to that record (`replay`).
 //!
-//! What is acknowledged is in the log until it is in a file, and the log needs no file to be read:
-//! a partition's file that is destroyed takes with it what had been flushed into it, and nothing
-//! else.
+//! Acknowledged windows are in the log until they are in a file, and the log can be read without a
+//! file: if a partition's file is destroyed, only what had been flushed into it is lost.
 //!
-//! Clocks: none. Callers say what time it is.
+//! It uses no clock. Callers pass the time.
 //!
-//! The store's parts: `Catalog` is what all know, `LogWriter` the way in,
-//! `StoreReader` the way out, `Maintenance` keeps order.
+//! The parts of the store: `Catalog` is the shared state, `LogWriter` writes, `StoreReader` reads,
+//! `Maintenance` cleans up.
 
 mod block;
 mod catalog;
@@ -151,7 +151,7 @@ impl EmbeddedStore {
     }
 }
 
-/// What the store takes now.
+/// Current sizes of the store.
 #[derive(Default)]
 struct Sizes {
     partitions: u64,

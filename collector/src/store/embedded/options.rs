@@ -1,4 +1,4 @@
-//! What an operator may set, and why the store could not be opened.
+//! Options of the operator, and reasons why the store could not be opened.
 
 use super::chunk::CHUNK_NS;
 use super::level::Level;
@@ -10,8 +10,8 @@ const DAY_NS: u64 = 86_400 * SECOND_NS;
 /// How an embedded store behaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Length of a partition, rounded to whole chunks: from ten minutes to seven days. Unit:
-    /// nanoseconds. Retention removes whole partitions; each has a dictionary of its own.
+    /// Length of a partition, rounded to complete chunks: from ten minutes to seven days. Unit:
+    /// nanoseconds. Retention removes complete partitions; each has a dictionary of its own.
     pub partition_ns: u64,
     /// Partitions older than it are removed. Unit: nanoseconds.
     pub retention_ns: u64,
@@ -67,7 +67,7 @@ impl Default for Options {
 }
 
 impl Options {
-    /// Length of a partition in whole chunks. Unit: nanoseconds.
+    /// Length of a partition in complete chunks. Unit: nanoseconds.
     pub(super) fn partition_len(&self) -> i64 {
         let chunks = (self.partition_ns / CHUNK_NS).clamp(1, 7 * DAY_NS / CHUNK_NS);
         (chunks * CHUNK_NS) as i64
@@ -135,17 +135,17 @@ pub enum OpenError {
     /// A file or directory could not be used.
     #[error("failed to {operation} `{path}`: {error}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// With what.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: std::io::Error,
     },
     /// The write-ahead log could not be read.
     #[error(transparent)]
     Log(#[from] super::wal::WalError),
-    /// What the log holds could not be taken over.
+    /// The log could not be replayed.
     #[error("failed to replay the write-ahead log: {0}")]
     Replay(String),
 }

@@ -1,5 +1,5 @@
-//! Orders many rows by a number: digit by digit, which for rows of ids that lie near each other
-//! takes a few passes, where comparing takes one for each doubling of their number.
+//! Sorts many rows by a number, digit by digit. For rows with ids close to each other that takes a
+//! few passes, while comparing takes one for each doubling of their number.
 
 /// Fewer items are compared: the tables of the digits cost more than they save.
 const DIGITS_MIN: usize = 64;

@@ -1,4 +1,4 @@
-//! One partition while the store is open: its file, its dictionary, and what is not in the file
+//! One partition while the store is open: its file, its dictionary, and the windows not in the file
 //! yet.
 //!
 //! Locks are taken in this order: `mem`, then the dictionary, then `hosts`, with which no other is
@@ -42,13 +42,13 @@ const READERS_KEPT: usize = 2;
 /// Windows in memory by chunk.
 #[derive(Default)]
 pub struct Mem {
-    /// What grows.
+    /// Chunks that are growing.
     pub active: BTreeMap<u16, ChunkRows>,
-    /// What a flush is writing.
+    /// Chunks that a flush is writing.
     pub frozen: Option<Arc<Frozen>>,
 }
 
-/// What one flush takes to the file.
+/// Data that one flush writes to the file.
 pub struct Frozen {
     /// Number of the flush.
     number: u64,
@@ -83,9 +83,9 @@ impl Mem {
 /// Hosts of a partition.
 #[derive(Default)]
 pub struct Hosts {
-    /// By boot. Without those of the file: what came since.
+    /// State by boot of a host, without what only the file has.
     pub states: HashMap<HostKey, HostState>,
-    /// Those of the file are there as well.
+    /// Whether the hosts of the file are included.
     with_stored: bool,
 }
 
@@ -104,7 +104,7 @@ pub struct Partition {
     pub log: Arc<PartitionLog>,
     /// How fine its data is.
     pub level: Level,
-    /// What its services are told by.
+    /// Labels that identify its services.
     pub service_labels: Vec<String>,
     /// Windows that are not in the file.
     pub mem: RwLock<Mem>,
@@ -128,7 +128,7 @@ pub struct Partition {
 }
 
 impl Partition {
-    /// A partition whose file is new, with ids of its own or, where one was destroyed, of that one.
+    /// A partition with a new file, with new ids or, if a file was destroyed, that file's ids.
     /// `log` is the folder of its log; nothing of another generation may be in it.
     pub fn create(
         path: PathBuf,
@@ -178,7 +178,7 @@ impl Partition {
         }
     }
 
-    /// A partition whose file is there.
+    /// A partition with an existing file.
     pub fn open(path: PathBuf, log: PathBuf, range: (i64, i64)) -> Result<Partition, FileError> {
         let file = PartitionFile::open_to_read(&path)?;
         let opened = file.read_opened()?;
@@ -192,7 +192,7 @@ impl Partition {
         Ok(partition)
     }
 
-    /// A partition whose file is as the manifest says; the file is opened when it is needed.
+    /// A partition with a file as described by the manifest; the file is opened when it is needed.
     pub fn unchanged(path: PathBuf, log: PathBuf, start: i64, entry: Entry) -> Partition {
         let (range, generation) = ((start, entry.end), entry.generation);
         let last = entry.records.values().copied().max().unwrap_or(0);
@@ -354,8 +354,8 @@ impl Partition {
         true
     }
 
-    /// Size on disk with what SQLite has beside the file. Unit: bytes. Files that nobody has open
-    /// are looked at once: there is one for each six hours of a year.
+    /// Size on disk including SQLite's additional files. Unit: bytes. Closed files are checked only
+    /// once: there is one for each six hours of a year.
     pub fn bytes(&self) -> u64 {
         let known = self.bytes.load(Ordering::Relaxed);
         if known > 0 {
@@ -393,7 +393,7 @@ impl Partition {
         }
     }
 
-    /// Gives a connection back.
+    /// Returns a connection.
     pub fn give_back(&self, file: PartitionFile) {
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_KEPT && !file.is_alone() {
@@ -410,7 +410,7 @@ impl Partition {
         self.close_readers();
     }
 
-    /// Takes a window whose record is durable; returns by how much memory grew.
+    /// Adds a window with a durable record; returns by how much memory grew.
     pub fn apply(
         &self,
         record: u64,
@@ -599,8 +599,8 @@ impl Partition {
         Ok((View { file, chunks }, choice))
     }
 
-    /// A partition with a new file that has what memory has of this one: the same ids, nothing in
-    /// its file yet, and the next flush writes the dictionary as a whole. `None` when memory has
+    /// A partition with a new file that gets what memory has of this one: the same ids, nothing in
+    /// its file yet, and the next flush writes the complete dictionary. `None` if memory has
     /// nothing.
     pub fn recreated(&self) -> Result<Option<Partition>, FileError> {
         let mut mem = write(&self.mem);
@@ -650,12 +650,12 @@ impl Partition {
     }
 }
 
-/// What a reader needs of the windows of a chunk, beside their samples.
+/// What a reader needs of the windows of a chunk, besides their samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Facts {
-    /// Nothing.
+    /// No facts.
     None,
-    /// What they add up to.
+    /// Their sum.
     Summary,
     /// That, and each by itself.
     Windows,
@@ -676,13 +676,13 @@ impl Facts {
 
 /// A copy of what memory has of one chunk.
 pub struct MemChunk {
-    /// Which.
+    /// Number of the chunk.
     pub chunk: u16,
     /// Groups that were wanted.
     pub groups: Vec<(u32, GroupRows)>,
-    /// What its windows add up to, when it was wanted.
+    /// Summary of its windows, if the reader asked for it.
     pub summary: Option<Arc<Summary>>,
-    /// Windows, when they were wanted.
+    /// Its windows, if the reader asked for them.
     pub windows: Vec<Arc<WindowMeta>>,
 }
 
@@ -690,7 +690,7 @@ pub struct MemChunk {
 pub struct View {
     /// What is in the file.
     pub file: PartitionFile,
-    /// What is in memory.
+    /// Data in memory.
     pub chunks: Vec<MemChunk>,
 }
 

@@ -1,5 +1,5 @@
-//! The write-ahead log of one partition: a folder that comes with its first record and goes with
-//! the partition.
+//! The write-ahead log of one partition: a folder that is created with its first record and removed
+//! with the partition.
 //!
 //! ```text
 //! SECONDS/NUMBER.wal     windows that are not in the partition's file yet
@@ -7,13 +7,13 @@
 //! SECONDS.removed/       the partition is being removed: its file goes, then this
 //! ```
 //!
-//! Records name entries of the dictionary, of which each record brings only what none before it
-//! did. Before segments are cut, what they brought is appended to the copy: the log can be replayed
-//! without the partition's file at any time, and each entry is written once more in all, not once
-//! for each segment.
+//! Records refer to entries of the dictionary, and each record adds only entries that no earlier
+//! one added. Before segments are cut, their entries are appended to the copy. So the log can be
+//! replayed without the partition's file at any time, and each entry is written once more in total,
+//! not once per segment.
 //!
-//! A generation is one set of ids: of a file, and of the one made in its place when it was
-//! destroyed. Segments of another generation than the file's are not read: somebody has exchanged
+//! A generation is one set of ids: that of a file, or of the file created in its place after it was
+//! destroyed. Segments of another generation than the file's are not read: somebody has replaced
 //! the file.
 
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter};
@@ -25,7 +25,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, OnceLock, RwLock};
 
-/// End of the name of a folder whose partition is being removed.
+/// End of the name of a folder while its partition is being removed.
 const REMOVED: &str = "removed";
 
 /// Draws the number of a new generation.
@@ -125,7 +125,7 @@ pub fn read_any(payload: &[u8]) {
     }
 }
 
-/// The copy of a dictionary: a log whose records are a version and sealed entries.
+/// The copy of a dictionary: a log with records of a version and sealed entries.
 struct DictCopy {
     wal: Wal,
     version: DictVersion,

@@ -1,4 +1,4 @@
-//! A flush while it commits, and what readers see of memory.
+//! Tests a flush while it commits, and what readers see in memory.
 
 use super::super::block::Sum;
 use super::*;

@@ -1,4 +1,4 @@
-//! From a pushed window to dense ids: what is checked, looked up and added before it is logged.
+//! Prepares a pushed window for the log: checks it, and looks up or adds dense ids.
 
 use super::block::{Entry, Sum};
 use super::catalog::Catalog;
@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
-/// Other partitions whose dictionaries are searched before an agent is asked for a stack.
+/// Number of other partitions searched for a stack before the agent is asked.
 const NEIGHBOURS: usize = 2;
 
 /// Why a window is never taken, or `None`.
@@ -44,7 +44,7 @@ pub fn rejection(catalog: &Catalog, window: &NewWindow, now_unix_ns: i64) -> Opt
 struct Labels {
     /// By index in the window.
     ids: Vec<LabelSetId>,
-    /// Labels of the host as a whole.
+    /// Labels of the complete host.
     host: LabelSet,
     host_id: LabelSetId,
 }
@@ -104,7 +104,7 @@ pub struct Ready {
     pub host_labels: LabelSet,
 }
 
-/// Gives a window dense ids of its partition. `Err(taken)` when it is not taken.
+/// Assigns a window dense ids of its partition. `Err(taken)` if it is not accepted.
 pub fn prepare(
     catalog: &Catalog,
     partition: &Partition,
@@ -194,7 +194,7 @@ fn entries(
     rows
 }
 
-/// What is kept of the window beside its rows.
+/// The metadata of the window besides its rows.
 fn meta(dict: &mut Dict, window: &NewWindow, labels: &Labels) -> WindowMeta {
     let mut label_sets: Vec<u32> = labels.ids.iter().map(|labels| labels.0).collect();
     label_sets.sort_unstable();
@@ -221,7 +221,7 @@ fn meta(dict: &mut Dict, window: &NewWindow, labels: &Labels) -> WindowMeta {
     }
 }
 
-/// What is known of a row's stack.
+/// State of a row's stack.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Stack {
     Unknown,
@@ -483,8 +483,8 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
     accounts.collect()
 }
 
-/// Room for what a record has beside the rows of its window. Unit: bytes. With less it is made room
-/// for as it grows, which costs time alone.
+/// Room for what a record has besides the rows of its window. Unit: bytes. With less, growing it
+/// only costs time.
 const RECORD_ROOM: usize = 4096;
 
 /// Adds to a record what the window's ids need that neither an earlier record nor the log's own

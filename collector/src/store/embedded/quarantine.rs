@@ -1,5 +1,5 @@
-//! What was set aside for people: damaged files of partitions and segments of the log of which
-//! something could not be used. They take space, are said, and give way before anything that can be
+//! Data set aside for people: damaged files of partitions, and segments of the log that could not
+//! be used completely. They take space, are reported, and are removed before anything that can be
 //! read.
 
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 /// A file that was set aside.
 pub struct QuarantinedFile {
-    /// Where.
+    /// Its path.
     pub path: PathBuf,
     /// Unit: bytes.
     pub bytes: u64,

@@ -1,5 +1,5 @@
-//! The way out: what queries share. They read partitions through [`Catalog`] and name what they
-//! found; what they loaded stays in memory as far as it fits.
+//! Reading for queries: state that they share. They read partitions through [`Catalog`] and name
+//! the results; what they loaded stays in memory as far as it fits.
 
 use super::catalog::Catalog;
 use super::dict::Dict;
@@ -43,9 +43,9 @@ const CONNECTED_MAX: usize = 32;
 
 /// See the module.
 pub struct StoreReader {
-    /// What there is to read.
+    /// The partitions to read.
     pub catalog: Arc<Catalog>,
-    /// Who knows names of functions.
+    /// Source of names of functions.
     pub names: NamedBy,
     log: Arc<LogWriter>,
     /// Partitions that keep connections, the one read last at the end.

@@ -1,8 +1,7 @@
-//! Everything that reads bytes of the store's files, as functions of bytes alone: what the fuzzer
-//! runs.
+//! All readers of the store's files, as functions of bytes alone, for the fuzzer.
 //!
-//! Files are the store's own, yet a disk may give back anything. Whatever it gives, a reader ends,
-//! holds no more than a multiple of what it was given, and says `Corrupt` instead of panicking.
+//! The files are the store's own, but a disk may return anything. Whatever it returns, a reader
+//! ends, holds no more than a multiple of its input, and returns `Corrupt` instead of panicking.
 
 use super::block::{Block, each_row};
 use super::codec::{Reader, SectionReader, SectionWriter};
@@ -55,8 +54,8 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and what belongs to it: as they are, and as the content of
-/// sections whose checksums are right, so that more than checksums is tried.
+/// A block of a partition's file and its sections: as they are, and as the content of sections with
+/// correct checksums, so that more than checksums is tested.
 ///
 /// # Panics
 /// When a reader breaks its promise.

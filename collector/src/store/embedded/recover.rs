@@ -1,4 +1,4 @@
-//! Opening a directory: its lock and its partitions, before the log is replayed over them.
+//! Opens a directory: its lock and its partitions, before the log is replayed over them.
 
 use super::catalog::Catalog;
 use super::file::{FileError, quarantine_file, remove};
@@ -130,7 +130,7 @@ impl EmbeddedStore {
         let entries = std::fs::read_dir(folder).map_err(io_error("list", folder))?;
         let paths: Result<Vec<_>, _> = entries.map(|entry| entry.map(|of| of.path())).collect();
         let mut paths = paths.map_err(io_error("list", folder))?;
-        // By time: the index of hosts then adds at its end, whole runs at once.
+        // Ordered by time, so that the index of hosts adds at its end, complete runs at once.
         paths.sort_unstable();
         for path in paths {
             let name = path
@@ -210,7 +210,7 @@ impl EmbeddedStore {
     }
 }
 
-/// What the manifest knows, while partitions are opened.
+/// Data of the manifest while partitions are opened.
 struct Known {
     /// By start: partitions that were not found in the folder yet.
     entries: BTreeMap<i64, Entry>,

@@ -1,8 +1,8 @@
-//! Replaying the write-ahead logs at the start: what is put in memory again.
+//! Replays the write-ahead logs at the start: which windows are put in memory again.
 //!
-//! A record of a window names ids of its partition. Where the partition's file is there, what it
-//! has not is replayed over it. Where the file was destroyed, a new one takes its place and all
-//! that the log has of it is replayed, with the log's own copy of the dictionary.
+//! A record of a window refers to ids of its partition. If the partition's file exists, the windows
+//! that it lacks are replayed over it. If the file was destroyed, a new one takes its place and
+//! everything in the log is replayed, with the log's own copy of the dictionary.
 
 use super::EmbeddedStore;
 use super::codec::{Corrupt, Reader};
@@ -21,7 +21,7 @@ use std::sync::Arc;
 struct Replay<'s> {
     store: &'s EmbeddedStore,
     now_unix_ns: i64,
-    /// What was found in all logs.
+    /// Findings in all logs.
     recovered: Recovered,
     /// Why a record could not be used: the first one.
     unusable: Option<String>,
@@ -152,7 +152,7 @@ impl Replay<'_> {
         OpenError::Replay(format!("`{}`: {error}", path.display()))
     }
 
-    /// Replays the log of a partition whose file was destroyed into a new one.
+    /// Replays the log of a partition with a destroyed file into a new one.
     fn without_file(&mut self, start: i64, folder: &Path) -> Result<(), OpenError> {
         let catalog = &self.store.catalog;
         let options = &catalog.options;

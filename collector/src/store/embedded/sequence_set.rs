@@ -1,10 +1,10 @@
-//! Which windows of a boot of a host are there, by their numbers.
+//! The set of stored windows of one boot of a host, by their numbers.
 //!
-//! Agents number windows by the time since boot at which they start, in nanoseconds, so numbers are
-//! a window's length apart, from another offset with each start of an agent. Kept are therefore
-//! runs of equal distance: one for each start of the agent and for each window that was late,
-//! whatever the number of windows. A set of ranges would hold every window of every host for as
-//! long as its partition is kept.
+//! Agents number windows by their start, in nanoseconds since boot, so numbers are a window's
+//! length apart, with another offset after each start of an agent. So the set stores runs of equal
+//! distance: one for each start of the agent and for each late window, whatever the number of
+//! windows. A set of ranges would hold every window of every host for as long as its partition is
+//! kept.
 
 use super::codec::{Corrupt, Reader, encode_u64};
 use std::collections::BTreeMap;
@@ -240,7 +240,7 @@ mod tests {
     fn each_start_of_an_agent_is_a_run_and_what_comes_late_leaves_none() {
         let mut seen = SequenceSet::default();
         let numbers: Vec<_> = of_agent(40, 500).chain(of_agent(9_007, 500)).collect();
-        // A spool that is replayed beside what is new.
+        // A spool that is replayed next to new windows.
         let (late, new): (Vec<_>, Vec<_>) = numbers.iter().partition(|&&number| number / 7 % 5 < 2);
         new.into_iter()
             .chain(late)

@@ -1,9 +1,9 @@
-//! What a file keeps of the windows of a chunk: a summary of the chunk, and what it is made of.
+//! The data in a file about the windows of a chunk: a summary of the chunk, and its parts.
 //!
-//! Three sections: the summary of the whole chunk; windows one by one; and, where data is
-//! downsampled, summaries of parts of the chunk instead of windows, with their starts. Either of
-//! the last two may be empty, so what an agent brings late stands beside what was downsampled
-//! before.
+//! There are three sections: the summary of the complete chunk; the windows one by one; and, where
+//! data is downsampled, summaries of parts of the chunk instead of windows, with their starts.
+//! Either of the last two may be empty, so windows that arrive late are stored next to what was
+//! downsampled before.
 
 use super::chunk::CHUNK_NS;
 use super::codec::{Corrupt, Reader, SectionReader, SectionWriter, encode_u64};
@@ -11,7 +11,7 @@ use super::level::Level;
 use super::meta::{Summary, WindowMeta};
 use std::collections::BTreeMap;
 
-/// What is kept of windows of one chunk.
+/// Metadata of the windows of one chunk.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChunkWindows {
     /// All of them.
@@ -22,7 +22,7 @@ pub struct ChunkWindows {
     pub parts: BTreeMap<u64, Summary>,
 }
 
-/// Reads the summary of the whole chunk; what is left of `body` is for [`decode_parts`].
+/// Reads the summary of the complete chunk; the rest of `body` is for [`decode_parts`].
 pub fn decode_whole(
     opener: &mut SectionReader,
     body: &mut Reader<'_>,
@@ -69,7 +69,7 @@ impl ChunkWindows {
         Ok(())
     }
 
-    /// Rounds times down to what a level tells apart; `chunk_start` since the Unix epoch.
+    /// Rounds times down to the resolution of a level; `chunk_start` is since the Unix epoch.
     pub fn downsample(&mut self, level: Level, chunk_start: i64) {
         match level {
             Level::Windows => {}

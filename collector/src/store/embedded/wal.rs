@@ -1,14 +1,14 @@
-//! Records in the order they were written, in a folder of segments: what a log is made of.
+//! A log: records in the order they were written, in a folder of segments.
 //!
-//! A segment is named by its first record, and says which record it follows and of which generation
-//! of ids it is. A record is its length, a checksum, its number and its payload. Records are
-//! numbered in order, so a tail that was torn by a crash ends the log and nothing that follows by
-//! accident is believed. A batch of records is written and synced as one. A batch that could not be
-//! written is cut off again and fails as a whole: nothing of it was acknowledged.
+//! A segment is named by its first record, and says which record it follows and which generation of
+//! ids it uses. A record is its length, a checksum, its number and its payload. Records are
+//! numbered in order, so the log ends at a record torn by a crash, and nothing after it is accepted
+//! by accident. A batch of records is written and synced as one. A batch that could not be written
+//! is cut off again and fails completely: nothing of it was acknowledged.
 //!
-//! Damage in the middle costs the records that it hit: reading goes on with the next record, or the
-//! next segment, and what is missing is counted. A segment of which something could not be used is
-//! kept next to the log's folder as `FOLDER-NUMBER.wal.unusable`, for people.
+//! Damage in the middle costs only the damaged records: reading continues with the next record, or
+//! the next segment, and missing records are counted. A segment that could not be used completely
+//! is kept next to the log's folder as `FOLDER-NUMBER.wal.unusable`, for people.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write as _};
@@ -41,11 +41,11 @@ pub enum WalError {
     /// A file could not be read or written.
     #[error("failed to {operation} `{path}`: {error}")]
     Io {
-        /// What was being done.
+        /// The operation that failed.
         operation: &'static str,
         /// With which file.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         error: io::Error,
     },
 }
@@ -64,7 +64,7 @@ fn io_error(operation: &'static str, path: &Path) -> impl FnOnce(io::Error) -> W
 pub struct LogLocation {
     /// Folder of its segments, made with the first of them.
     pub folder: PathBuf,
-    /// What names of segments end with; a folder may have several logs.
+    /// Suffix of segments' names; a folder may have several logs.
     pub ending: &'static str,
     /// Segments of another generation are not read.
     pub generation: u64,
@@ -108,7 +108,7 @@ impl LogLocation {
         sizes.map(|metadata| metadata.len()).sum()
     }
 
-    /// The generation that the first segment with a whole head is of, whatever this place says.
+    /// The generation of the first segment with a complete head, whatever this place says.
     ///
     /// # Errors
     /// When files cannot be read.
@@ -182,12 +182,13 @@ pub struct Wal {
     follows: u64,
 }
 
-/// What was found when the log was opened.
+/// Findings when the log was opened.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Recovered {
     /// Records that were read.
     pub records: u64,
-    /// Bytes after the last whole record, cut off: a batch that a crash tore, never acknowledged.
+    /// Bytes after the last complete record, cut off: a batch that a crash tore, never
+    /// acknowledged.
     pub torn_bytes: u64,
     /// Records that were there and cannot be read.
     pub records_lost: u64,
@@ -280,7 +281,7 @@ impl Wal {
         Ok(())
     }
 
-    /// Reads records, passing over those whose checksum is wrong.
+    /// Reads records and skips those with a wrong checksum.
     fn read(
         &mut self,
         bytes: &[u8],
@@ -467,20 +468,20 @@ impl Wal {
 
 /// How far a segment could be read.
 struct ReadSegment {
-    /// Where the last whole record ends. Unit: bytes.
+    /// End of the last complete record. Unit: bytes.
     end: usize,
     /// No record before it is missing, and all could be used.
     used: bool,
 }
 
-/// What a segment says of itself.
+/// The head of a segment.
 struct SegmentHead {
     generation: u64,
     /// Number after the last record before it.
     follows: u64,
 }
 
-/// What a segment says of itself, when it is one.
+/// Parses the head of a segment, if it is one.
 fn segment_head(bytes: &[u8]) -> Option<SegmentHead> {
     let head = bytes.get(..SEGMENT_HEAD_LEN)?.strip_prefix(&MAGIC)?;
     let (generation, follows) = head.split_at(8);
@@ -496,7 +497,7 @@ pub fn sync_folder(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
-/// A whole record.
+/// A complete record.
 struct Record<'b> {
     number: u64,
     payload: &'b [u8],
@@ -540,7 +541,7 @@ fn holds_record(tail: &[u8], next: u64) -> bool {
         let rest = &tail[at..];
         let number = rest.get(HEAD_LEN..HEAD_LEN + 8);
         let number = number.and_then(|number| number.try_into().ok());
-        // Looked at first: a checksum over every offset would take for ever.
+        // Checked first: a checksum over every offset would take forever.
         number.is_some_and(|number| (next..bound).contains(&u64::from_le_bytes(number)))
             && split_record(rest).is_ok()
     })

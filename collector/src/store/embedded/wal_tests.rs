@@ -1,4 +1,4 @@
-//! The log torn, changed and cut in every way.
+//! Tests a log that is torn, changed and cut in every way.
 
 use super::*;
 

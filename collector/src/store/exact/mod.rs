@@ -1,21 +1,21 @@
-//! Sums of weights that do not overflow: a store over another one, of either engine.
+//! Sums of weights that do not overflow: a store on top of another one, with either engine.
 //!
-//! An engine adds weights up in 64 bits and stops at the largest number, which in nanoseconds is
-//! 584 CPU-years: 1,000 hosts of 16 busy CPUs pass it in two weeks. An answer that does, or that
-//! passes what signed readers take (292), is told here in the coarser unit of its weights
+//! An engine adds weights in 64 bits and stops at the largest number, which in nanoseconds is 584
+//! CPU-years: 1,000 hosts of 16 busy CPUs exceed it in two weeks. If an answer does, or exceeds
+//! what signed readers can hold (292), it is given in the coarser unit of its weights
 //! ([`profile::unit`]): microseconds hold 292,000 CPU-years, 1,000 such hosts for 18 years.
 //!
-//! A sum that stopped at the largest number says nothing about the real one. So the engine is asked
-//! again, for parts of the range that are short enough for exact sums. Each weight of a part is
-//! rounded to the coarser unit, and the parts are added up: a row is off by at most half a
-//! microsecond for each part. What is not a sum of weights (hosts, gaps, windows, steps covered) is
-//! taken from the first answer, because a host that is in two parts is still one host. Under steady
-//! load the range is read less than three times in all.
+//! A sum that stopped at the largest number says nothing about the real one. So the engine is
+//! queried again, for parts of the range that are short enough for exact sums. Each weight of a
+//! part is rounded to the coarser unit, and the parts are added up: a row is wrong by at most half
+//! a microsecond per part. What is not a sum of weights (hosts, gaps, windows, steps covered) is
+//! taken from the first answer, because a host in two parts is still one host. Under steady load
+//! the range is read less than three times in total.
 //!
-//! The caller's limits hold for the whole: the deadline is one, and a part may take the memory that
-//! the sum has left. Parts end at whole hours, which all rollups have, so that engines neither
-//! widen them nor count anything twice. A sum that overflows within an hour, which needs five
-//! million busy CPUs, stays at the largest number and the answer says so.
+//! The caller's limits apply to all parts together: there is one deadline, and a part may use the
+//! memory that the sum has left. Parts end at full hours, which all rollups have, so that engines
+//! neither widen them nor count anything twice. A sum that overflows within an hour, which needs
+//! five million busy CPUs, stays at the largest number and the answer says so.
 
 mod sums;
 
@@ -28,9 +28,9 @@ use profile::{CostBy, Costs, MergeError, Profile, Query, Value};
 use std::sync::Arc;
 use sums::Weighed;
 
-/// Parts end at multiples of it: the coarsest step that data is kept in. Unit: nanoseconds.
-/// Partitions start at multiples of it, too; a length of theirs that is no whole hours would have
-/// hours of services counted in two parts.
+/// Parts end at multiples of it: the coarsest step in which data is stored. Unit: nanoseconds.
+/// Partitions start at multiples of it, too; with a length that is not a multiple of hours, hours
+/// of services would be counted in two parts.
 const GRAIN_NS: i64 = 3_600_000_000_000;
 
 /// A part that weighs less is followed by one of twice its length.
@@ -118,7 +118,7 @@ fn length(range: TimeRange) -> i64 {
     range.end_unix_ns.saturating_sub(range.start_unix_ns)
 }
 
-/// Where a part ends that starts at `at`: at a whole hour, after about `length`.
+/// End of the part that starts at `at`: a full hour, after about `length`.
 fn end_of_part(at: i64, length: i64) -> i64 {
     let hour_of = |at: i64| at.div_euclid(GRAIN_NS).saturating_mul(GRAIN_NS);
     let next = hour_of(at).saturating_add(GRAIN_NS);
@@ -132,7 +132,7 @@ fn within(scope: &Scope, range: TimeRange) -> Scope {
     }
 }
 
-/// Refuses a part in another unit: such samples came since the whole was asked for.
+/// Rejects a part in another unit: such samples arrived since the first query.
 fn one_unit(whole: &str, part: &str) -> Result<(), StoreError> {
     if part.is_empty() || part == whole {
         return Ok(());
@@ -192,7 +192,8 @@ impl StoreQueries for Exact {
             limits,
             |range, sum: Option<&sums::OfLines>, limits| {
                 let scope = within(scope, range);
-                // Parts have the steps of the whole, whatever is the coarsest data in each.
+                // Parts have the steps of the complete range, whatever the coarsest data in each
+                // is.
                 let step_ns = sum.map_or(step_ns, sums::OfLines::step_ns);
                 self.0.series(&scope, group_by, step_ns, limits)
             },
@@ -353,7 +354,7 @@ mod tests {
         assert_eq!(found.quality.total.weight, us * 16_000);
         assert_eq!(found.data.total(), found.quality.total);
         assert_eq!(found.quality.total.count, YEAR as u64);
-        // The whole once, what was too long for less than once, and what fits once.
+        // The complete range once, what was too long for less than once, and what fits once.
         let read: i64 = asked.iter().map(|part| length(*part)).sum();
         assert!(read < 3 * length(year), "{}", read / GRAIN_NS);
         assert!(asked.len() < 60, "{asked:?}");

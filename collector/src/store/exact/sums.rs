@@ -1,4 +1,4 @@
-//! Answers that are added up from parts of their range, each kind by its own rules.
+//! Adds up answers from parts of their range, each kind by its own rules.
 
 use crate::store::query::{add_line, heaviest, keep_heaviest, prune};
 use crate::store::{LabelSet, LabelTotals, Limits, Series, TimeSeries};
@@ -7,12 +7,13 @@ use profile::{Costs, Info, Profile, Remap};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 
-/// Taken for a label set in a table, beside its line. Unit: bytes.
+/// Memory for a label set in a table, in addition to its line. Unit: bytes.
 const LABELS_BYTES: usize = 300;
 
-/// Data of an answer whose weights add up over time.
+/// Data of an answer with weights that add up over time.
 pub(super) trait Weighed: Sized {
-    /// Parts that were added up, and what of the whole is no sum of them. From the whole.
+    /// The parts that were added up, and what is not a sum of them, which comes from the first
+    /// answer.
     type Sum: From<Self>;
 
     /// True when a sum in it may stand at the largest number, though the total does not.
@@ -43,7 +44,7 @@ pub(super) trait Weighed: Sized {
     fn finish(sum: Self::Sum, limits: &Limits) -> (Self, u64, u64);
 }
 
-/// Samples of parts under the facts of the whole.
+/// Samples of parts with the facts of the first answer.
 pub(super) struct OfProfile {
     whole: Info,
     sum: Profile,
@@ -84,7 +85,7 @@ impl Weighed for Profile {
         for (key, value) in part.sorted() {
             of.sum.add_from(&part.dict, &mut remap, key, value);
         }
-        // Stacks that are heavy in a part may be light in the whole: they stay for a while.
+        // Stacks that are heavy in a part may be light in the sum: they stay for a while.
         if of.sum.dict.stacks.len() > limits.nodes.saturating_mul(4) {
             of.prune(limits.nodes.saturating_mul(2));
         }
@@ -225,9 +226,9 @@ fn rescaled_signed(ns: i64) -> i64 {
     size * ns.signum()
 }
 
-/// Lines of parts over the time axis of the whole.
+/// Lines of parts over the time axis of the complete range.
 pub(super) struct OfLines {
-    /// The axis, and whose windows each step has.
+    /// The axis, and the windows behind each step.
     whole: TimeSeries,
     lines: HashMap<LabelSet, Vec<u64>>,
 }

@@ -1,4 +1,4 @@
-//! CPU time over time as the kernel accounts it, and for how long each host sent it.
+//! CPU time over time from the kernel's accounting, and for how long each host sent it.
 
 use super::activity::AnswerFacts;
 use super::quality::quality;

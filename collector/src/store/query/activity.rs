@@ -1,5 +1,5 @@
-//! What hosts did in and around a range, as engines report it, and what follows from it: gaps,
-//! hosts alive, and the quality of an answer.
+//! The activity of hosts in and around a range, as engines report it, and what follows from it:
+//! gaps, hosts alive, and the quality of an answer.
 
 use super::QueryBudget;
 use crate::store::{
@@ -18,7 +18,7 @@ const ABSENT: &str = "absent";
 /// Taken for each gap while they are collected. Unit: bytes.
 const GAP_BYTES: usize = 128;
 
-/// What one boot of a host did in and around a range.
+/// Activity of one boot of a host in and around a range.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HostActivity {
     /// In the range, without the time of gaps.
@@ -29,18 +29,18 @@ pub struct HostActivity {
     pub after: bool,
     /// When windows are there, in any order: all of the range, and the nearest before and after it.
     pub spans: Vec<(i64, i64)>,
-    /// What the agent said it gave up, as far as it meets the range.
+    /// Windows that the agent reported as dropped, as far as they overlap the range.
     pub dropped: Vec<Gap>,
 }
 
-/// What hosts did, by boot.
+/// Activity of hosts, by boot.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FleetActivity {
-    /// Those with windows in the range, and those that are missing there.
+    /// Hosts with windows in the range, and hosts that are missing there.
     pub hosts: HashMap<HostKey, HostActivity>,
 }
 
-/// What an answer's quality says of the answer itself.
+/// The part of an answer's quality about the answer itself.
 pub struct AnswerFacts {
     /// What was read.
     pub resolution: Resolution,

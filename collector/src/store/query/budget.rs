@@ -3,9 +3,9 @@
 use crate::store::{Limits, StoreError};
 use std::time::Instant;
 
-/// What a query may still take.
+/// Remaining limits of a query.
 pub struct QueryBudget<'l> {
-    /// What was allowed.
+    /// The limits.
     pub limits: &'l Limits,
     used: usize,
 }

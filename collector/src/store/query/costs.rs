@@ -1,4 +1,4 @@
-//! What functions or modules cost: added up over dictionaries, without a profile.
+//! The cost of functions or modules: added up over dictionaries, without a profile.
 
 use super::activity::AnswerFacts;
 use super::profile::{SLICE, profile};

@@ -1,5 +1,5 @@
-//! Stacks too light for an answer are folded into their callers: where it can be, before the answer
-//! is built, so that it costs what it shows and not what was read.
+//! Folds stacks that are too light for an answer into their callers. Where possible this is done
+//! before the answer is built, so that it costs what it shows and not what was read.
 
 use profile::{Profile, Remap, SampleKey, StackId, StackTrie, Value};
 
@@ -7,7 +7,7 @@ use profile::{Profile, Remap, SampleKey, StackId, StackTrie, Value};
 pub(super) const STACK_BYTES: usize =
     size_of::<Value>() + 2 * size_of::<bool>() + 3 * size_of::<u32>();
 
-/// Weights are told apart by their highest bits first: which of them is set, and those after it.
+/// Weights are classified by their highest bits: the position of the first, and those after it.
 const BITS_AFTER: u32 = 5;
 
 /// How many such kinds of weights there are.
@@ -94,7 +94,7 @@ pub(super) fn parents(stacks: &StackTrie) -> Vec<StackId> {
 }
 
 /// Folds the lightest stacks of a profile into their callers until at most `nodes` are left;
-/// `moved` is told of each sample that moves.
+/// `moved` gets each sample that moves.
 pub(crate) fn prune(profile: &mut Profile, nodes: usize, mut moved: impl FnMut(&SampleKey, Value)) {
     if profile.dict.stacks.len() <= nodes.saturating_add(1) {
         return;

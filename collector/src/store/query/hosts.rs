@@ -1,4 +1,4 @@
-//! Hosts, and what they did in a range.
+//! Hosts, and their activity in a range.
 
 use super::{QueryBudget, WindowSource};
 use crate::store::{HostRange, HostRecord, Limits, Scope, StoreError, TimeRange};

@@ -1,9 +1,9 @@
-//! The query engine: makes answers of what a [`WindowSource`] reads and adds up. What is the same
-//! for every engine is here and nowhere else: grouping, time axes, the heaviest rows, folding,
-//! gaps, quality, limits.
+//! The query engine: builds answers from what a [`WindowSource`] reads and adds up. Everything that
+//! is the same for all engines is here and nowhere else: grouping, time axes, the heaviest rows,
+//! folding, gaps, quality, limits.
 //!
-//! A source sums where its data is. What it hands over is summed by label set, or by label set and
-//! stack; samples never pass one by one.
+//! A source sums where its data is. It returns sums by label set, or by label set and stack;
+//! samples are never passed one by one.
 
 mod accounted;
 mod activity;

@@ -1,4 +1,5 @@
-//! Merged profiles: sums of samples of each dictionary, put into one profile through its names.
+//! Merged profiles: combines sums of samples from each dictionary into one profile through its
+//! names.
 
 use super::activity::AnswerFacts;
 use super::fold::{STACK_BYTES, callers_kept, parents, prune};

@@ -38,13 +38,13 @@ pub(super) fn series(
     Ok(QueryResult { data, quality })
 }
 
-/// A scope as it is told apart, and its steps.
+/// A scope at the resolution of the data, and its steps.
 pub(super) fn covered(
     source: &impl WindowSource,
     scope: &Scope,
     step_ns: u64,
 ) -> Result<(Scope, Axis), StoreError> {
-    // What coarser data does not tell apart is in one step.
+    // What coarser data does not distinguish is in one step.
     let shortest = source.step_ns(scope.range).max(1);
     let step_ns = step_ns.max(1).checked_next_multiple_of(shortest);
     let scope = Scope {

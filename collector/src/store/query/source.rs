@@ -1,4 +1,5 @@
-//! What an engine gives the query engine: what it alone can read, added up as far as it can.
+//! The interface of an engine to the query engine: what only it can read, added up as far as it
+//! can.
 
 use super::{AccountSums, Axis, FleetActivity, LabelSums, QueryBudget, SeriesSums};
 use crate::store::{HostRecord, Resolution, Scope, StoreError, TimeRange};
@@ -19,10 +20,10 @@ pub trait WindowSource: Send + Sync + 'static {
     /// See [`StoreError`]; as with all that is read.
     fn kept(&self) -> Result<Option<TimeRange>, StoreError>;
 
-    /// A range widened to what can be told apart at its ends.
+    /// A range widened to the resolution at its ends.
     fn covered(&self, range: TimeRange) -> TimeRange;
 
-    /// Length of the shortest steps in which all of a range can be told apart. Unit: nanoseconds.
+    /// Length of the shortest steps that all data of a range can distinguish. Unit: nanoseconds.
     fn step_ns(&self, range: TimeRange) -> u64;
 
     /// Every host heard of within the retention, by key.
@@ -31,8 +32,8 @@ pub trait WindowSource: Send + Sync + 'static {
     /// See [`StoreError`].
     fn host_records(&self, budget: &mut QueryBudget<'_>) -> Result<Vec<HostRecord>, StoreError>;
 
-    /// What the hosts that the scope's selector takes did in and around its range. Hosts are
-    /// selected by the labels that they have as a whole; a matcher of another says nothing of them.
+    /// The activity of the hosts selected by the scope's selector, in and around its range. Hosts
+    /// are selected by their own labels; matchers of other labels are ignored.
     ///
     /// # Errors
     /// See [`StoreError`].
@@ -121,8 +122,8 @@ pub trait WindowSource: Send + Sync + 'static {
         budget: &mut QueryBudget<'_>,
     ) -> Result<LabelSums, StoreError>;
 
-    /// Samples that `query` selects, added up by kept labels, stack and end; a batch for each
-    /// dictionary, whose frames have all names that are known. Frame filters are not applied.
+    /// Samples that `query` selects, summed by kept labels, stack and end; a batch for each
+    /// dictionary, with frames that have all known names. Frame filters are not applied.
     ///
     /// # Errors
     /// See [`StoreError`]; and those of `each`.
@@ -142,7 +143,7 @@ pub type EachBatch<'e, D> =
 /// Which data samples were read from.
 #[derive(Clone, Copy, Debug)]
 pub struct SamplesRead {
-    /// The range, widened to whole steps of the data.
+    /// The range, widened to complete steps of the data.
     pub covered: TimeRange,
     /// The data.
     pub resolution: Resolution,

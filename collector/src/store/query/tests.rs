@@ -1,4 +1,4 @@
-//! The query engine over a source that is written down: several dictionaries, limits, units.
+//! Tests the query engine on a handwritten source: several dictionaries, limits, units.
 
 use super::*;
 use crate::store::{Cancel, HostFacts, HostKey, LabelSet, Resolution, Step};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 /// Samples of one dictionary: stack, root first with `;` between, and weight.
 type Batch = (&'static str, Vec<(&'static str, u64)>);
 
-/// A source whose sums are given.
+/// A source with given sums.
 struct Given {
     /// Units and samples.
     batches: Vec<Batch>,

@@ -1,4 +1,4 @@
-//! Totals by label set: what is taken, lost and expected, without stacks.
+//! Totals by label set: taken, lost and expected amounts, without stacks.
 
 use super::activity::AnswerFacts;
 use super::quality::quality;

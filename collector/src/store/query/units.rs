@@ -1,4 +1,4 @@
-//! The one unit of what was added up.
+//! Finds the common unit of what was added up.
 
 use profile::MergeError;
 

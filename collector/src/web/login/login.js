@@ -1,5 +1,5 @@
-// The login of the page: a token, a link that `agent-ctl page` printed, or an account at a provider of
-// identities becomes a cookie.
+// The login of the page. It exchanges a token, a link printed by `agent-ctl page`, or an account at
+// an identity provider for a cookie.
 "use strict";
 
 const element = (id) => document.getElementById(id);

@@ -1,4 +1,4 @@
-//! What ends when a token, or an invitation, does.
+//! Tests what ends together with a token or an invitation.
 
 use super::roles::call;
 use crate::identity::{now, start};

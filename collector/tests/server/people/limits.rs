@@ -1,4 +1,4 @@
-//! What people may use up, and how guesses are bounded.
+//! Tests what people may use up, and how guesses are bounded.
 
 use super::bearer;
 use super::roles::call;

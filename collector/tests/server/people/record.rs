@@ -88,7 +88,7 @@ async fn what_was_done_is_on_record_with_who_did_it() {
     for (action, who) in expected {
         assert_eq!(of(action, "done")["who"], who, "{action}");
     }
-    let begun = of("capture", "begun");
+    let begun = of("capture", "started");
     assert_eq!(begun["role"], "admin");
     assert_eq!(begun["what"]["reason"], "it is slow");
     assert_eq!(begun["what"]["hosts"], 1);

@@ -30,7 +30,7 @@ pub struct Log(pub Mutex<Inner>);
 
 #[derive(Default)]
 pub struct Inner {
-    /// Which.
+    /// The calls.
     pub calls: BTreeSet<String>,
     /// What was asked, in words, and all bytes of the answer.
     pub answers: Vec<(String, Vec<u8>)>,

@@ -1,4 +1,4 @@
-//! Sums that 64 bits of nanoseconds do not hold, beside the same in 128 bits.
+//! Tests sums that do not fit 64 bits of nanoseconds, compared with sums in 128 bits.
 
 use crate::store::draft::{Draft, frame, store_all};
 use crate::store::{Engine, Fresh, Place, ample, given_up, names, query, range, scope, selector};

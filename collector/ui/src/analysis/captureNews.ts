@@ -1,5 +1,5 @@
-// What a capture tells, with its profiles put together and handed to the engine. Runs in the
-// worker.
+// Handles the messages of a capture: its profiles are assembled and handed to the engine. Runs in
+// the worker.
 
 import type { FleetCaptureResponse } from '../gen/fleetprof/collector/v1/control_pb';
 import { ProfileError } from '../query/columns';

@@ -251,7 +251,7 @@ export class Analysis {
       ended = true;
       wake();
     });
-    // It is awaited below, after what was told before it.
+    // It is awaited below, after the earlier messages.
     end.catch(() => undefined);
     const worker = this.ended;
     for (;;) {

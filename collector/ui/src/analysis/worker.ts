@@ -12,7 +12,7 @@ const scope = self as unknown as {
 const service = new CollectorService((message, transfer) => scope.postMessage(message, transfer));
 
 scope.onmessage = ({ data }) => service.take(data);
-// The page is told by `onerror`: nobody would answer the request.
+// `onerror` informs the page, because otherwise nobody would answer the request.
 scope.onmessageerror = () => {
   throw new Error('failed to read a message of the page');
 };

@@ -1,4 +1,4 @@
-// By which label lines of the chart are told apart.
+// Chooses the label by which the chart's lines are grouped.
 
 import { setState, useSelectionState } from '../state/store';
 

@@ -39,7 +39,7 @@ export function ProfilePage(props: PageProps) {
     (signal, progress) => analysis.load(selection, root, signal, progress),
     { dispose: (data) => analysis.release(data) },
   );
-  // What is wrong with both is told once.
+  // A problem of both is shown once.
   const told =
     chart.trouble !== undefined &&
     chart.trouble.code === stacks.trouble?.code &&

@@ -25,7 +25,7 @@ export function Session() {
   const [trouble, setTrouble] = useState('');
   useEffect(() => {
     const ask = new AbortController();
-    // Where it cannot be told, the queries of the page say what is wrong.
+    // If it is unknown, the queries of the page say what is wrong.
     whoIsIn(ask.signal).then(setWho, () => undefined);
     return () => ask.abort();
   }, []);

@@ -211,7 +211,7 @@ export function Answer<T>(props: {
   children: (data: T) => ComponentChildren;
 }) {
   const { query } = props;
-  // What is told elsewhere is not told again, but what is shown is as old.
+  // A problem that is shown elsewhere is not shown again, but the data is just as old.
   const trouble = props.told ? undefined : query.trouble;
   return (
     <div

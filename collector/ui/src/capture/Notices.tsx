@@ -1,4 +1,4 @@
-// What a capture as a whole has to say: what ended it early, and its notices.
+// Notices about a complete capture: what ended it early, and what its reader should know.
 
 import { Name } from '../app/parts';
 import * as format from '../text/format';

@@ -25,7 +25,7 @@ export function listCaptures(signal: AbortSignal): Promise<ListFleetCapturesResp
   return client.list({}, { signal });
 }
 
-/** The capture of a number, as the collector knows it; undefined: it does not, or not for this login. */
+/** The capture with this id; undefined if the collector has none that this login may see. */
 export async function findCapture(id: bigint, signal: AbortSignal): Promise<FleetCaptureInfo | undefined> {
   const { captures: found } = await client.list({ id }, { signal });
   return found.find((one) => one.id === id);

@@ -82,7 +82,7 @@ export function useNews(source: { subscribe: (listener: () => void) => () => voi
   const [, turn] = useState(0);
   useEffect(() => {
     if (!source) return;
-    // What is new since it was drawn was told to nobody.
+    // Changes since the last drawing have not been announced to anybody.
     turn((value) => value + 1);
     return source.subscribe(() => turn((value) => value + 1));
   }, [source]);

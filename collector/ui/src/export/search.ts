@@ -1,6 +1,6 @@
-// Tries patterns of a search in the page's own thread, in slices, since a file that stands alone
-// has no second one. What takes too long over all names is given up by who asked; a pattern that
-// takes for ever on one name stops the page, and nobody but its reader can write one.
+// Tries patterns of a search in the page's own thread, in slices, because a standalone file has no
+// second thread. The caller cancels a search that takes too long over all names. A pattern that
+// takes forever on one name stops the page, but only its reader can enter one.
 
 import type { SearchPort } from '../flame/useMask';
 import { type Matches, namePattern } from '../flame/search';

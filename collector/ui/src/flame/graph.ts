@@ -1,6 +1,6 @@
 // A flame graph on a canvas: what it shows, what the pointer and the keys do with it.
 //
-// Knows nothing of the page: it is given a layout and colours, and tells what was done.
+// Independent of the page: it gets a layout and colours, and reports what the user did.
 
 import type { Layout } from './layout';
 import { nodeAt } from './layout';

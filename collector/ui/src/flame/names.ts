@@ -1,5 +1,5 @@
-// What frames are called: a frame of the graph is a function of a module, of one kind; files and
-// lines are told beside it, but do not make another frame.
+// Names of frames. A frame of the graph is a function of a module, of one kind; files and lines are
+// shown with it, but do not make separate frames.
 
 import { KIND, LOST, OTHER, TRUNCATED } from '../query/outcome';
 import type { Profile } from '../query/profile';

@@ -117,7 +117,7 @@ class Fitter {
     return text;
   }
 
-  // By halves, over whole characters.
+  // Searches by halves, over complete characters.
   private measured(text: string, room: number): string {
     if (this.context.measureText(text).width <= room) return text;
     const letters = [...text];

@@ -1,8 +1,8 @@
 // What a search matches: names first, then nodes, and the share of all that stands under a match.
 //
-// A text is looked for here. A pattern comes from a link as well as from a hand, and there are
-// patterns that take for ever: it is tried in a thread of its own (`searchWorker.ts`), which is
-// ended when it takes too long (`useMask.ts`).
+// Plain text is searched here. A pattern may come from a link, and some patterns take forever, so
+// it is tried in a thread of its own (`searchWorker.ts`), which is terminated if it takes too long
+// (`useMask.ts`).
 
 import type { Layout } from './layout';
 import type { NameTable } from './names';
@@ -54,7 +54,7 @@ export function nameText(text: string): Matches {
 }
 
 /**
- * Tells which names match a pattern, in any case. It may take for ever; throws when it is no
+ * Tells which names match a pattern, in any case. It may take forever; throws when it is no
  * pattern.
  */
 export function namePattern(text: string): Matches {

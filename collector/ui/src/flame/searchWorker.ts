@@ -1,5 +1,5 @@
-// Tries a pattern on names, away from the page: a pattern may take for ever, and this thread can be
-// ended.
+// Tries a pattern on names outside the page's thread: a pattern may take forever, and this thread
+// can be terminated.
 
 import { namePattern } from './search';
 

@@ -109,7 +109,7 @@ export function functionIn(
   return { ...comparedWith(of, service?.change, baseline, range), search: row.name, regex: false };
 }
 
-/** Parts of a line that are drawn: steps without data are left out. Unit of y: parts of the height. */
+/** SVG path of a line. Steps without data are left out. Unit of y: parts of the height. */
 export function paths(steps: readonly number[], most: number): string {
   let path = '';
   let open = false;

@@ -1,4 +1,4 @@
-// Where a selector is written: with completion of names and values, and a mistake told where it is.
+// The input of a selector, with completion of names and values. Errors are shown at their position.
 
 import { useEffect, useId, useRef, useState } from 'preact/hooks';
 import { say } from '../app/parts';

@@ -86,7 +86,10 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
   return { title, detail: connect.rawMessage, advice, retry, code: Code[code] };
 }
 
-/** The collector is older than the call; a server of files answers one that it does not know with HTTP. */
+/**
+ * The collector is too old to know the call. A server that only serves files answers an unknown
+ * call with an HTTP status.
+ */
 export function isUnknownCall(error: unknown): boolean {
   if (!(error instanceof ConnectError)) return false;
   return (

@@ -140,7 +140,7 @@ export class TimestampsBuilder {
     const end = this.at.length > 0 ? this.at.at(this.at.length - 1) + 1 : 0;
     return {
       startUnixNs: this.times.startUnixNs,
-      // What is told and what is seen may differ by a rounding: all timestamps are inside.
+      // The stated and the seen duration may differ by a rounding: all timestamps are inside.
       durationNs: this.beyond > 0 ? end : Math.max(Number(this.times.durationNs), end),
       dropped: Number(this.times.dropped) + this.beyond,
       at: this.at.finish(),
@@ -197,7 +197,7 @@ export function between(profile: Profile, timestamps: Timestamps, pick: Pick): P
     end: Uint8Array.from(rows, (row) => keys.end[row]),
     count: Float64Array.from(rows, (row) => counts[row]),
     weight: Float64Array.from(rows, (row) => weights[row]),
-    // What was missed is known of the whole alone.
+    // What was missed is known only for the complete profile.
     quality: undefined,
     about: {
       ...profile.about,

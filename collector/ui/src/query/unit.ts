@@ -1,7 +1,7 @@
-// Units of weights. Sums over a whole fleet do not fit in 64 bits of the unit that agents weigh in:
-// the collector tells them in one a thousand times as large. The page has numbers that hold any
-// sum, so answers are put back into the agents' unit here, where they come in, and nothing else
-// knows of the others.
+// Units of weights. Sums over a complete fleet do not fit in 64 bits of the agents' unit, so the
+// collector gives them in a unit a thousand times as large. The page's numbers can hold any sum, so
+// answers are converted back to the agents' unit here, where they arrive, and nothing else deals
+// with the coarser unit.
 
 import type {
   CgroupsResponse,

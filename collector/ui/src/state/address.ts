@@ -13,7 +13,7 @@ export interface State extends SelectionState, ViewState, DisplayState {}
 
 export const DEFAULTS: State = { ...SELECTION_DEFAULTS, ...VIEW_DEFAULTS, ...DISPLAY_DEFAULTS };
 
-/** What an address that says nothing opens. Those that say something but no view are of profiles. */
+/** The view for an empty address. An address with state but no view opens the profile. */
 let landing: View = 'overview';
 
 /** Takes other defaults, those of a file that stands alone: before any address is read. */

@@ -1,4 +1,4 @@
-// Holds the state in slices, and tells each component of the fields that it shows.
+// Holds the state in slices, and informs each component when the fields that it shows change.
 //
 // A component is drawn again when one of its fields changes, and for nothing else: a key in a
 // search field draws the field and what it searches. The address bar follows each change, and leads
@@ -130,7 +130,7 @@ function useStore<T>(names: readonly (keyof Slices)[], look: () => T, same: (one
     const check = () => {
       if (!latest.current.same(seen.current, latest.current.look())) draw(undefined);
     };
-    // What changed between the drawing and now was told to nobody.
+    // Changes between the drawing and now have not been announced to anybody.
     check();
     const ends = names.map((name) => store.subscribe(name, check));
     return () => {

@@ -1,4 +1,4 @@
-//! The condition of a trigger: a quantity, and when it is too much.
+//! The condition of a trigger: a quantity and the threshold above which it holds.
 
 use config::{nearest_word, parse_seconds, show_seconds, shown};
 use std::fmt;
@@ -91,8 +91,8 @@ impl Quantity {
         })
     }
 
-    /// What is taken for the mean where it is less: from nearly nothing everything rises many times
-    /// over.
+    /// The smallest mean to compare with: compared with almost nothing, any value is a large
+    /// increase.
     pub fn floor(self) -> f64 {
         match self {
             Quantity::CpuShare => 0.02,
@@ -103,7 +103,7 @@ impl Quantity {
         }
     }
 
-    /// What the number of a condition may be followed by.
+    /// The unit that may follow the number of a condition.
     fn unit(self) -> &'static str {
         match self {
             Quantity::NrThrottled => "/s",
@@ -135,7 +135,7 @@ pub enum ConditionError {
         /// The one that looks most like it.
         nearest: Option<&'static str>,
     },
-    /// Not of one of the two forms.
+    /// It has neither of the two forms.
     #[error("expected `QUANTITY > NUMBER` or `QUANTITY rises > NUMBERx in TIME`")]
     Form,
     /// The number.
@@ -143,7 +143,7 @@ pub enum ConditionError {
     Number {
         /// As given.
         given: String,
-        /// What would be.
+        /// The valid form.
         expected: &'static str,
     },
     /// The time of `rises`.

@@ -1,4 +1,4 @@
-//! What a trigger of the configuration means: target, condition and limits, read from its texts.
+//! Parses a trigger of the configuration: its target, condition and limits.
 
 use super::condition::{Condition, ConditionError, Quantity};
 use super::target::{Target, TargetError};
@@ -14,15 +14,15 @@ pub const TRIGGERS_MAX: usize = 32;
 /// A trigger, ready to be looked at.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
-    /// What it is called; no other has the same.
+    /// Its name, which is unique.
     pub name: String,
-    /// What it looks at.
+    /// Its target.
     pub target: Target,
     /// The condition.
     pub condition: Condition,
     /// How long it has to hold.
     pub hold: Duration,
-    /// Not above this it is armed again.
+    /// The trigger is armed again once the value is not above this.
     pub clear: f64,
     /// Shortest time between two firings for one target.
     pub cooldown: Duration,
@@ -32,7 +32,7 @@ pub struct Rule {
     pub keep_before: Duration,
     /// Future that is pinned.
     pub keep_after: Duration,
-    /// What is captured beside.
+    /// The capture that the trigger also starts; `None`: it only pins.
     pub capture: Option<TriggerCapture>,
 }
 

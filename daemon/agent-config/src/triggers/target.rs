@@ -1,14 +1,14 @@
-//! The target of a trigger: what its text names.
+//! Parses the target of a trigger.
 
 /// Ends of the names of units that have a cgroup (systemd.unit(5)).
 const UNITS: [&str; 6] = [".service", ".scope", ".slice", ".socket", ".mount", ".swap"];
 
-/// What a trigger looks at.
+/// The target of a trigger.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The whole machine.
+    /// The complete host.
     Host,
-    /// The cgroups whose path is like this.
+    /// The cgroups with a path that matches this pattern.
     Cgroups(Vec<Part>),
 }
 

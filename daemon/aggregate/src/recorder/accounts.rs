@@ -1,7 +1,7 @@
-//! The kernel's accounting of a window, packed for keeping.
+//! The kernel's accounting of a window, packed for storage.
 //!
-//! A row is three varints: the label set's delta, the time in microseconds, and the estimated part
-//! of it. Rows are in order of label sets, each once.
+//! A row is three varints: the delta of the label set, the time in microseconds, and the estimated
+//! part of it. Rows are ordered by label set, and each label set occurs once.
 
 use super::varint;
 use profile::{Account, LabelSetId};
@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 /// nearest cgroup above, so that sums stay right.
 pub(super) const ROWS_MAX: usize = 16_384;
 
-/// What a row takes at most.
+/// Largest size of a row.
 pub(super) const ROW_BYTES: usize = 12;
 
 /// Encoded accounts; empty when nothing was measured.

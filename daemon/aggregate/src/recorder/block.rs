@@ -1,4 +1,4 @@
-//! Sample rows packed for keeping: sorted by key, delta and varint encoded, read by one pass.
+//! Sample rows packed for storage: sorted by key, delta and varint encoded, read in one pass.
 //!
 //! A row is one varint `stack delta << 2 | extra << 1 | new labels`, then, where the flags say so,
 //! the label set's delta and a byte `end << 1 | explicit weight`, then the count and, when it is

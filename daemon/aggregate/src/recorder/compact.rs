@@ -1,4 +1,5 @@
-//! Keeping the budget: age, downsampling, collecting the dictionary, and cutting what does not fit.
+//! Keeps the recorder within its budget: drops by age, downsamples, collects the dictionary, and
+//! cuts what does not fit.
 
 use super::accounts::{Accounts, ROWS_MAX};
 use super::block::{Block, Row};
@@ -274,7 +275,7 @@ impl Recorder {
         let mut sums: HashMap<SampleKey, profile::Value> = HashMap::new();
         let mut folded = 0u64;
         for &(key, value) in &rows[kept..] {
-            // What was lost stays told apart from what was taken.
+            // Lost samples stay separate from taken ones.
             let (stack, end) = match key.end {
                 StackEnd::Lost => (lost, StackEnd::Lost),
                 _ => {

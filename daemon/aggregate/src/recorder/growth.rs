@@ -1,4 +1,5 @@
-//! What entries of a dictionary cost, which of them are in use, and how much a window brought in.
+//! Measures what entries of a dictionary cost, which of them are in use, and how much a window
+//! added.
 
 use profile::{Dictionary, SampleKey, StackId, StrId};
 
@@ -7,9 +8,9 @@ use profile::{Dictionary, SampleKey, StackId, StrId};
 const NODE_BYTES: usize = 16;
 /// Estimated cost of a frame without its text: 24 bytes and its place in the hash table.
 const FRAME_BYTES: usize = 32;
-/// Estimated cost of a string beside its text.
+/// Estimated cost of a string in addition to its text. Unit: bytes.
 const STRING_BYTES: usize = 12;
-/// Estimated cost of a label set beside its pairs.
+/// Estimated cost of a label set in addition to its pairs. Unit: bytes.
 const LABEL_SET_BYTES: usize = 12;
 /// Cost of a pair of a label set.
 const PAIR_BYTES: usize = 8;
@@ -110,7 +111,7 @@ pub(super) struct Marks {
 }
 
 impl Marks {
-    /// Nothing is in use yet.
+    /// Creates it with nothing in use.
     pub(super) fn none(dict: &Dictionary) -> Marks {
         Marks::above(dict, TableSizes::default())
     }
@@ -154,7 +155,7 @@ impl Marks {
         bytes
     }
 
-    /// What [`Marks::mark`] would return at most.
+    /// The largest result that [`Marks::mark`] could return.
     pub(super) fn cost(&self, dict: &Dictionary, key: SampleKey) -> usize {
         let mut bytes = 0;
         let mut at = key.stack;

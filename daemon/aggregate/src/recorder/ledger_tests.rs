@@ -1,4 +1,5 @@
-//! Losses and accounts through the recorder: whatever is merged, collected or cut, sums stay.
+//! Tests that the sums of losses and accounts stay the same while the recorder merges, collects or
+//! cuts.
 
 use super::query::by_slices;
 use super::tests::{NEVER, PERIOD, SECOND, options, row};

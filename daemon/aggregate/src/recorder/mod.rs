@@ -10,10 +10,10 @@
 //! the next [`Recorder::add`] or [`Recorder::maintain`] returns: only these collect. When
 //! [`Recorder::epoch`] has changed after one of them, every cached id must be forgotten.
 //!
-//! **Bounds.** Packed windows and the dictionary together stay within the budget whenever `add` or
-//! `maintain` has returned; between them the dictionary grows by what the symbolizer interns, which
-//! [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless told otherwise.
-//! While a collection runs, the live part of the dictionary exists twice.
+//! **Bounds.** Packed windows and the dictionary together are within the budget whenever `add` or
+//! `maintain` has returned. Between such calls the dictionary grows by what the symbolizer interns,
+//! which [`Recorder::has_room`] bounds to its share of a window, [`WINDOW_SHARE`] unless configured
+//! otherwise. While a collection runs, the live part of the dictionary exists twice.
 //!
 //! Threads: one writer (the symbolizer) and any number of readers behind an `RwLock`. Nothing here
 //! blocks; `add` takes milliseconds, a collection or downsampling tenths of a second, a query over
@@ -60,16 +60,16 @@ pub use sink::{ClosedSink, ClosedWindow};
 /// hash tables would leave no room for samples.
 pub const BUDGET_MIN_BYTES: usize = 256 * 1024;
 
-/// Most parts of the open window that are kept apart. More are added up, oldest first; a live
-/// client that had not read them yet is told that it missed them. At two parts a second (the
-/// shortest interval a client may ask for) a 10 s window has 20.
+/// Most separate parts of the open window. More are merged, oldest first; a live client that had
+/// not read them yet is informed that it missed them. At two parts a second (the shortest interval
+/// a client may request) a 10 s window has 20.
 pub const PARTS_MAX: usize = 64;
 
-/// A window may take this part of the budget: what is over is folded into `[other]`, so that one
-/// process with endless new stacks cannot push the whole hour out.
+/// A window may use this fraction of the budget (one eighth). The rest of it is folded into
+/// `[other]`, so that one process with endless new stacks cannot displace the complete hour.
 pub const WINDOW_SHARE: usize = 8;
 
-/// What the recorder is made with.
+/// Options of the recorder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RecorderOptions {
     /// Windows that ended longer ago than this are dropped.
@@ -78,7 +78,8 @@ pub struct RecorderOptions {
     pub budget_bytes: usize,
     /// Configured length of a window. One left open for twice this long is closed.
     pub window: Duration,
-    /// Most memory for the times of samples, beside the budget; 0: none are kept.
+    /// Most memory for the times of samples, in addition to the budget. Unit: bytes; 0: no times
+    /// are kept.
     pub times_bytes: usize,
     /// One window may take the budget divided by this; see [`WINDOW_SHARE`].
     pub window_share: usize,
@@ -112,13 +113,13 @@ pub struct WindowPart<'a> {
     /// The samples, with ids of [`Recorder::dict_mut`], in any order; a key may occur more than
     /// once. Their order and, when the window is cut, their keys are changed.
     pub rows: &'a mut Vec<Row>,
-    /// The kernel's accounting of the whole window, with ids of [`Recorder::dict_mut`]: with the
-    /// part that closes it. Empty when nothing was measured.
+    /// The kernel's accounting of the complete window, with ids of [`Recorder::dict_mut`]. Comes
+    /// with the part that closes the window. Empty: nothing was measured.
     pub accounts: &'a [Account],
     /// When the samples were taken; rows are places in `rows` as it was given. Either all samples
     /// are here, among those refused or timeless, or no times are kept of the part.
     pub moments: &'a [RawMoment],
-    /// Samples whose moment found no room before.
+    /// Samples whose time did not fit earlier.
     pub moments_refused: u64,
     /// Samples that have no moment: what goes on when a capture ends.
     pub timeless: u64,
@@ -144,7 +145,7 @@ pub struct RecorderStats {
     pub newest: Option<MonotonicTime>,
     /// Closed windows.
     pub windows: usize,
-    /// Those of them that were merged from several.
+    /// Windows among these that were merged from several.
     pub downsampled_windows: usize,
     /// Rows of all windows and parts.
     pub rows: u64,
@@ -156,7 +157,7 @@ pub struct RecorderStats {
     pub bytes: usize,
     /// The budget.
     pub budget_bytes: usize,
-    /// Memory of the times of samples, beside `bytes`.
+    /// Memory of the times of samples, in addition to `bytes`.
     pub times_bytes: usize,
     /// Most of it.
     pub times_budget_bytes: usize,
@@ -183,7 +184,7 @@ pub struct RecorderTotals {
     pub collections: u64,
     /// Time the longest of them took. Unit: nanoseconds.
     pub longest_collection_ns: u64,
-    /// Samples whose time was forgotten because the memory for times was used up.
+    /// Samples that lost their time because the memory for times was full.
     pub times_dropped: u64,
 }
 
@@ -302,12 +303,12 @@ impl Recorder {
 
     /// True while the open window may bring new entries into the dictionary.
     ///
-    /// When false, the symbolizer puts samples whose stack it would have to intern under
-    /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this question the part
-    /// is cut all the same, but only after the dictionary has grown. Cheap enough to ask for each
-    /// stack.
+    /// When false, the symbolizer puts samples with stacks that are not interned yet under
+    /// [`Recorder::other`] and counts them in [`Quality::folded`]. Without this check the part
+    /// would still be cut, but only after the dictionary has grown. It is cheap enough to call for
+    /// each stack.
     pub fn has_room(&mut self) -> bool {
-        // The rest is for the rows, and for the stack whose turn it is.
+        // The rest is for the rows, and for the stack being added.
         self.growth.used(&self.dict) < self.window_share() / 8 * 7
     }
 
@@ -316,8 +317,7 @@ impl Recorder {
         self.synthetic(OTHER_FRAME)
     }
 
-    /// The stack `[lost]`, for rows whose stack ends with
-    /// [`StackEnd::Lost`](profile::StackEnd::Lost).
+    /// The stack `[lost]`, for rows that end with [`StackEnd::Lost`](profile::StackEnd::Lost).
     pub fn lost(&mut self) -> StackId {
         self.synthetic(LOST_FRAME)
     }
@@ -338,7 +338,8 @@ impl Recorder {
         end.since(opened) >= 2 * self.options.window
     }
 
-    /// Takes a part of the open window; closes the window when the part says so, or must.
+    /// Adds a part to the open window, and closes the window if the part says so or it has to be
+    /// closed.
     ///
     /// Parts come in order of time. May collect: ids from before are void when
     /// [`Recorder::epoch`] changed.
@@ -411,8 +412,8 @@ impl Recorder {
         }
     }
 
-    /// Tells of every part added and window closed. A receiver sees the newest state only: how many
-    /// it slept through is the difference of the sequence numbers.
+    /// Subscribes to every part added and window closed. A receiver sees only the newest state; the
+    /// difference of the sequence numbers says how many it missed.
     pub fn subscribe(&self) -> watch::Receiver<Progress> {
         self.progress.subscribe()
     }
@@ -422,7 +423,7 @@ impl Recorder {
         self.progress.receiver_count()
     }
 
-    /// What was taken and missed since the start, windows that are gone included.
+    /// What was taken and missed since the start, including dropped windows.
     pub fn totals_of_quality(&self) -> Quality {
         self.quality
     }
@@ -432,12 +433,12 @@ impl Recorder {
         self.outcomes
     }
 
-    /// Takes what the readings of the kernel's accounting came to, for [`Recorder::usage`].
+    /// Sets the counters of the kernel's accounting, for [`Recorder::usage`].
     pub fn note_usage(&mut self, usage: UsageStats) {
         self.usage = usage;
     }
 
-    /// What the readings of the kernel's accounting came to since the start.
+    /// Counters of the kernel's accounting since the start.
     pub fn usage(&self) -> UsageStats {
         self.usage
     }

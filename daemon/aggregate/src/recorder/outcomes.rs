@@ -1,4 +1,5 @@
-//! Samples since the start by outcome: how their stack ended, and why their leaf has no symbol.
+//! Counts samples since the start by outcome: how their stack ended, and why their leaf has no
+//! symbol.
 
 use super::block::Row;
 use profile::{Dictionary, StackEnd, Unnamed};
@@ -32,13 +33,13 @@ impl Outcomes {
         }
     }
 
-    /// Samples whose stack ended so.
+    /// Samples with a stack that ended this way.
     pub fn ended(&self, end: StackEnd) -> u64 {
         let at = StackEnd::ALL.iter().position(|&row| row == end);
         at.and_then(|at| self.ends.get(at)).copied().unwrap_or(0)
     }
 
-    /// Samples whose leaf has no symbol for this reason.
+    /// Samples with a leaf that has no symbol for this reason.
     pub fn unnamed(&self, reason: Unnamed) -> u64 {
         let at = Unnamed::ALL.iter().position(|&row| row == reason);
         at.and_then(|at| self.leaves.get(at)).copied().unwrap_or(0)

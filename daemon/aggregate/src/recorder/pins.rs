@@ -1,5 +1,4 @@
-//! Reading closed windows one by one, for those who keep some of them longer than the recorder
-//! does.
+//! Reads closed windows one by one, for pins, which keep some of them longer than the recorder.
 
 use super::sink::ClosedWindow;
 use super::times::Moment;
@@ -7,7 +6,7 @@ use super::{Recorder, Window};
 use crate::batch::RawMoment;
 use host::time::MonotonicTime;
 
-/// Where a reader of closed windows is.
+/// Position of a reader of closed windows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Cursor {
     /// Number of the last window that was read.
@@ -38,7 +37,7 @@ impl Recorder {
         self.windows.back().map(|window| window.whole.end)
     }
 
-    /// True when the whole time is there by windows as they were taken.
+    /// True if all of this time is covered by windows that were not downsampled.
     pub fn holds_fine(&self, from: MonotonicTime, to: MonotonicTime) -> bool {
         let start = self.windows.front().map(|window| window.whole.start);
         let near = |window: &&Window| window.whole.overlaps(from, to);

@@ -1,4 +1,4 @@
-//! Questions to the recorder: merged profiles over spans of time.
+//! Queries to the recorder: merged profiles over ranges of time.
 
 use super::accounting::Accounting;
 use super::{Part, Recorder};
@@ -53,7 +53,7 @@ impl RecorderAnswer {
     }
 }
 
-/// What is asked.
+/// A query.
 #[derive(Clone, Copy, Debug)]
 pub struct RecorderQuery<'q> {
     /// Which samples.
@@ -61,7 +61,7 @@ pub struct RecorderQuery<'q> {
     /// Whether the times of samples are wanted too: for as much of the span as they are known,
     /// without a gap up to its end.
     pub times: bool,
-    /// What the answer must not tell: nothing of it for who asks on the host.
+    /// What the answer must withhold. Empty for a caller on the host itself.
     pub withhold: &'q Withholding,
 }
 
@@ -115,7 +115,7 @@ impl Backwards {
         }
     }
 
-    /// Takes the part before those taken so far.
+    /// Adds the part before those added so far.
     fn take(&mut self, runner: &mut QueryRunner<'_>, dict: &Dictionary, part: &Part) {
         self.wanted &= part.times.are_known();
         if !self.wanted {
@@ -139,7 +139,7 @@ impl Backwards {
         }
     }
 
-    /// Puts them into the answer, whose moments are those that were added.
+    /// Puts the added moments into the answer.
     fn finish(self, profile: Profile, covered: Covered) -> RecorderAnswer {
         let mut profile = profile;
         if let Some(from) = self.from {
@@ -230,11 +230,12 @@ pub(super) fn by_slices(
     }
 }
 
-/// Which windows or parts a question is about.
+/// The windows or parts to query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WindowRange {
-    /// All windows, the open one included, that overlap this time by a millisecond or more: one
-    /// whose edge is only touched, as by a range from one window's end to another's, is not meant.
+    /// All windows, including the open one, that overlap this time by a millisecond or more. A
+    /// window that only touches it is not included, for example when the range starts where that
+    /// window ends.
     Time(MonotonicTime, MonotonicTime),
     /// The closed window of this number.
     Window(u64),
@@ -371,7 +372,7 @@ impl Recorder {
                 let wanted = |part: &&Part| part.parts.0 > after && part.parts.1 <= upto;
                 let recent = windows().rev().take_while(|part| part.parts.1 > after);
                 let mut parts: Vec<&Part> = recent.filter(wanted).collect();
-                // The newest window may be among them as a whole: then not by its parts too.
+                // If the newest window is used completely, its parts must not be used as well.
                 let whole = parts.first().map_or(0, |part| part.parts.1);
                 let rest = self.recent.iter().chain(&self.open);
                 parts.extend(rest.filter(wanted).filter(|part| part.parts.0 > whole));

@@ -1,8 +1,8 @@
-//! The way out for closed windows: each is shown to the sink once, whole, as it closes.
+//! Hands each closed window to the sink: once, complete, as it closes.
 //!
 //! The sink sees a window after its parts were added up and before the recorder downsamples, cuts
-//! or drops anything for its budget, so what leaves the daemon is what was taken, whatever the
-//! recorder does with its own copy.
+//! or drops anything for its budget. So the daemon exports what was sampled, whatever the recorder
+//! does with its own copy.
 
 use super::accounts::Accounts;
 use super::block::{Block, Row};
@@ -46,9 +46,10 @@ impl ClosedWindow<'_> {
     }
 }
 
-/// Takes closed windows. Called by the symbolizer's thread with the recorder locked: never blocks.
+/// Receives closed windows. Called by the symbolizer's thread with the recorder locked, so it must
+/// never block.
 pub trait ClosedSink: Send + Sync {
-    /// Takes the next window.
+    /// Receives the next window.
     fn take(&mut self, window: &ClosedWindow<'_>);
 }
 
@@ -58,7 +59,7 @@ impl Recorder {
         self.sink = Some(sink);
     }
 
-    /// Ends what [`Recorder::set_sink`] started: no window closes any more.
+    /// Removes the sink set by [`Recorder::set_sink`]; no window closes any more.
     pub fn drop_sink(&mut self) {
         self.sink = None;
     }

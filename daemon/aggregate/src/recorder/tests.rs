@@ -1,4 +1,4 @@
-//! The recorder against a naive model, and against those who would fill it.
+//! Tests the recorder against a naive model, and against input that tries to fill it.
 
 use super::query::by_slices;
 use super::*;
@@ -401,7 +401,7 @@ fn under_pressure_the_oldest_are_downsampled_and_nothing_is_dropped() {
     );
 }
 
-/// Every stack, label and name is new, for ever: 40 windows of up to `rows` rows.
+/// An endless source of new stacks, labels and names: 40 windows of up to `rows` rows.
 fn adversary(budget: usize, rows: usize, asks_for_room: bool) -> Recorder {
     let mut recorder = Recorder::new(options(budget));
     let mut unique = 0u64;

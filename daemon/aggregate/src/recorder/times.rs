@@ -1,10 +1,10 @@
-//! When the samples of a part were taken, packed: beside the part's rows, under a budget of their
-//! own.
+//! Packed times at which the samples of a part were taken. They are stored with the part's rows,
+//! under a budget of their own.
 //!
-//! A moment is a varint `ticks since the one before`, a varint `row << 1 | explicit weight`, and
-//! the weight where it is not the period. Rows are places in the part's [`Block`], which stay what
-//! they are when the dictionary is collected: a block is packed again in the same order then. At 99
-//! Hz on two busy CPUs a moment takes 4 bytes.
+//! A moment is a varint `ticks since the previous moment`, a varint `row << 1 | explicit weight`,
+//! and the weight if it is not the period. Rows are indices into the part's [`Block`]; they stay
+//! valid when the dictionary is collected, because a block is then packed again in the same order.
+//! At 99 Hz on two busy CPUs a moment takes 4 bytes.
 
 use super::block::Block;
 use super::{Part, Recorder, varint};
@@ -23,7 +23,7 @@ pub(super) struct Times {
     count: u32,
     /// Weight of those without one.
     period: u64,
-    /// Samples of the part whose moment found no room.
+    /// Samples of the part whose time did not fit.
     refused: u64,
     known: bool,
 }
@@ -58,8 +58,8 @@ impl Times {
         Times::pack(found, refused, start, block.period())
     }
 
-    /// Puts the times of parts whose rows were added up to `block` behind each other. The samples
-    /// of a part that has none are among those refused.
+    /// Concatenates the times of parts that were merged into `block`. Samples of a part without
+    /// times are counted as refused.
     pub(super) fn merge<'a>(
         parts: impl Iterator<Item = &'a Part> + Clone,
         start: MonotonicTime,
@@ -144,7 +144,7 @@ impl Times {
         self.known
     }
 
-    /// Samples whose moment found no room.
+    /// Samples whose time did not fit.
     pub(super) fn refused(&self) -> u64 {
         self.refused
     }

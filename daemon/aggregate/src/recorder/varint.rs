@@ -11,7 +11,7 @@ pub fn put(bytes: &mut Vec<u8>, mut value: u64) {
     bytes.push(value as u8);
 }
 
-/// Takes a number off the front; `None` when there is no whole one.
+/// Removes a number from the front; `None` if it is incomplete.
 #[inline]
 pub fn take(rest: &mut &[u8]) -> Option<u64> {
     let mut value = 0u64;

@@ -1,4 +1,4 @@
-//! The cgroup that the events of a set are bound to: by its directory, and which one it is.
+//! The cgroup that the events of a set are bound to: its directory and its id.
 
 use super::EngineError;
 use std::fs::File;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) directory: PathBuf,
-    /// Its device and inode: a path may be used again.
+    /// Its device and inode, because a path may be reused.
     pub(super) identity: (u64, u64),
 }
 

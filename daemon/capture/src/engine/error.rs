@@ -1,4 +1,4 @@
-//! Why a capture cannot start, and whose matter that is.
+//! Reasons why a capture cannot start, and what is at fault.
 
 use super::{FILTER_BYTES_MAX, PERIOD_MAX, RATE_HZ_MAX};
 use crate::event::{EventError, FILE_WAIT};
@@ -9,14 +9,14 @@ use sampler::CAPTURES_MAX;
 use std::io;
 use thiserror::Error;
 
-/// Whose matter it is that a capture cannot start.
+/// What is at fault if a capture cannot start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// The request is at fault: only another request can succeed.
+    /// The request: only another request can succeed.
     Request,
-    /// This machine is, or what the daemon may do on it.
+    /// The machine, or the rights of the daemon on it.
     Machine,
-    /// The target of the request is not there any more.
+    /// The target of the request is gone.
     Gone,
     /// Only the moment is wrong: captures that run or start have what it takes.
     Moment,
@@ -37,7 +37,7 @@ pub enum EngineError {
         {PERIOD_MAX}"
     )]
     Period {
-        /// What was asked for.
+        /// The requested value.
         period: u64,
         /// The least.
         min: u64,
@@ -73,9 +73,9 @@ pub enum EngineError {
         event: String,
         /// The filter.
         filter: String,
-        /// What it may speak of.
+        /// Fields that the filter may use.
         fields: Vec<String>,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -84,7 +84,7 @@ pub enum EngineError {
     Cgroup {
         /// Its directory.
         path: String,
-        /// What the kernel said.
+        /// The kernel's error.
         #[source]
         source: io::Error,
     },
@@ -128,16 +128,16 @@ pub enum EngineError {
         /// By other captures.
         used: u64,
     },
-    /// As many run as may.
+    /// The limit of running captures is reached.
     #[error("failed to start the capture: {CAPTURES_MAX} captures run already, which is the limit")]
     Captures,
-    /// Its id is taken.
+    /// Its id is already in use.
     #[error("failed to start capture `{0}`: it runs already")]
     Running(u64),
 }
 
 impl EngineError {
-    /// Whose matter it is.
+    /// What is at fault.
     pub fn fault(&self) -> Fault {
         match self {
             EngineError::Event(
@@ -171,7 +171,7 @@ fn is_gone(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound || error.raw_os_error() == Some(libc::ENODEV)
 }
 
-/// What a filter looks like, on a line of its own.
+/// An example of a filter, on a line of its own.
 fn told(fields: &[String]) -> String {
     let form = "\n  a filter compares fields with numbers or text, such as `prev_state != 0 && \
         prev_comm ~ \"ng*\"`";

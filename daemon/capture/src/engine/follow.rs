@@ -1,11 +1,10 @@
-//! Changes what a capture samples while it runs: another set of rings takes the place of the one it
-//! has.
+//! Changes what a capture samples while it runs, by replacing its set of rings with another.
 //!
-//! A perf event belongs to the cgroup it was opened on, not to its path: when a unit or container
-//! is started again it is another cgroup, of which the event counts nothing. And an event with a
-//! period may happen more often than anybody may sample.
+//! A perf event belongs to the cgroup it was opened on, not to its path. When a unit or container
+//! restarts it gets a new cgroup, which the event does not count. Also, an event with a period may
+//! occur more often than the sampling limit allows.
 //!
-//! Called by the thread of the capture. Blocks as a start does.
+//! Called by the capture's thread. Blocks as starting a capture does.
 
 use super::{Engine, EngineError, Entry, PERIOD_MAX, Started, checked, identity, open_cgroup};
 use cgroup::usage;
@@ -14,7 +13,7 @@ use perf::probe::Every;
 use sampler::{CaptureSwitch, Command, RingSetSwitch, SetOf};
 use std::time::Duration;
 
-/// What became of the one cgroup that a capture's events are bound to.
+/// What happened to the cgroup that a capture's events are bound to.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Followed {
     /// They are bound to none.
@@ -27,7 +26,7 @@ pub enum Followed {
     Again {
         /// CPU time that it had used before; `None` where the kernel keeps no account.
         unseen: Option<Duration>,
-        /// What the reader of the profile must know.
+        /// Notices for the reader of the profile.
         notices: Vec<String>,
     },
 }

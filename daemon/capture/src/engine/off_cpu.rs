@@ -11,19 +11,19 @@ use sampler::filter::Filter;
 pub struct OffCpuCapture {
     /// Its id.
     pub id: CaptureId,
-    /// What of waits.
+    /// Options of the waits.
     pub options: Options,
-    /// Whose waits, by process, name and cgroup. Never by a cgroup of the kernel's own filter: who
-    /// comes back is told by who leaves.
+    /// Selects the waits by process, name and cgroup. The kernel's own cgroup filter is not used,
+    /// because the record of the leaving thread shows which thread comes.
     pub filter: Filter,
     /// Say of every wait that ended when it did.
     pub keep_times: bool,
 }
 
 impl Engine {
-    /// Starts a capture of waits, as [`Engine::start`] those of other events. Weights are
-    /// nanoseconds; what was seen beside waits is in
-    /// [`RawBatch::waits`](aggregate::batch::RawBatch::waits). Blocks.
+    /// Starts a capture of waits, as [`Engine::start`] does for other events. Weights are
+    /// nanoseconds; [`RawBatch::waits`](aggregate::batch::RawBatch::waits) has what was seen
+    /// besides waits. Blocks.
     ///
     /// # Errors
     /// [`EngineError`]: then no batch comes.

@@ -1,4 +1,4 @@
-//! Which captures share which sets.
+//! Tests which captures share which sets of rings.
 
 use super::*;
 

@@ -1,8 +1,8 @@
-//! Where a uprobe is to be set: the file of a program, and the offset of a function in it.
+//! Finds where to set a uprobe: the file of a program, and the offset of a function in it.
 //!
-//! Whoever asks names any path, so the file system may be one that never answers, and the file may
-//! be swapped after the look. Helpers do the looking, and the file that was looked at stays open
-//! until the event is gone.
+//! The caller can name any path, so the file system may never answer, and the file may be replaced
+//! after it was examined. Helpers examine it, and the examined file stays open until the event is
+//! closed.
 
 use super::{EventError, FILE_WAIT};
 use host::blocking_pool::{BlockingPool, NoResult, REMOTE_LATE_MAX};
@@ -14,7 +14,7 @@ use symbolize::functions::{self, FunctionLocation};
 use symbolize::mounts;
 use symbolize::open::{self, Links, Root};
 
-/// Where the kernel says which number uprobes have among its kinds of events.
+/// File with the kernel's number for events of kind uprobe.
 pub(super) const KIND: &str = "/sys/bus/event_source/devices/uprobe/type";
 
 /// Why a name that is there is no function.
@@ -59,19 +59,19 @@ pub(super) fn source(
     })
 }
 
-/// True when a path is on a file system that depends on another process or machine, as far as the
-/// tables of mounts tell, which always answer.
+/// True if a path is on a file system that depends on another process or machine, according to the
+/// tables of mounts, which always answer.
 fn is_remote(path: &Path) -> bool {
     let bytes = path.as_os_str().as_encoded_bytes();
     let (pid, below) = in_process(bytes).unwrap_or((std::process::id(), bytes));
     mounts::is_remote_path(pid, below)
 }
 
-/// What a look into a program finds of a function.
+/// Result of looking for a function in a program.
 enum Looked {
     /// Where it starts.
     At(Uprobe),
-    /// Nothing that could be probed, and why.
+    /// It cannot be probed, for this reason.
     Nowhere(&'static str),
 }
 
@@ -117,7 +117,7 @@ fn open_program(path: &Path) -> Result<File, open::OpenError> {
     root.open(below, Links::Inside)
 }
 
-/// The process in whose root a path lies, and the path there.
+/// Splits a path in another process's root into the pid and the path there.
 fn in_process(path: &[u8]) -> Option<(u32, &[u8])> {
     let rest = path.strip_prefix(b"/proc/")?;
     let digits = rest.iter().position(|&byte| byte == b'/')?;

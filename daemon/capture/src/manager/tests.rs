@@ -1,4 +1,4 @@
-//! The rules of captures, without events: a world in which samples are written by hand.
+//! Tests the rules of captures without events, in a fake world with handwritten samples.
 
 use super::*;
 use crate::backend::{CaptureBackend, Followed, OverloadPolicy, PastQuery, Slowed, Started};

@@ -1,8 +1,8 @@
-//! Reads what runtimes write of containers as JSON.
+//! Parses the JSON that runtimes write about containers.
 //!
-//! Only what is asked for is kept, and only as much of it as a label may have; the rest is skipped
-//! without memory. What is known before an answer breaks off counts where the answer was cut by us:
-//! a container with a million labels has a name all the same, for the name stands before them.
+//! Only the needed values are kept, and only as much of each as a label may hold; the rest is
+//! skipped without using memory. If we cut an answer off, the values parsed until then still count:
+//! a container with a million labels still has a name, because the name comes first.
 
 use super::{Error, Metadata, clean};
 use profile::key;
@@ -17,17 +17,17 @@ const NAME_BYTES_MAX: usize = 320;
 /// Longest text that is read as JSON within JSON. Unit: bytes.
 const INNER_BYTES_MAX: usize = 64 << 10;
 
-/// Labels by which Kubernetes' own tools tell whose a container is, on Docker and in bundles.
+/// Labels by which Kubernetes' own tools mark the pod of a container, on Docker and in bundles.
 const POD_NAME: &str = "io.kubernetes.pod.name";
 const POD_NAMESPACE: &str = "io.kubernetes.pod.namespace";
 const NAME_IN_POD: &str = "io.kubernetes.container.name";
 
-/// What an answer says.
+/// A parsed answer.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct ContainerAnswer {
-    /// Whose it is.
+    /// Id of the container.
     pub id: Option<Box<str>>,
-    /// What becomes labels.
+    /// Data for labels.
     pub metadata: Metadata,
     /// Id of the pod, to be asked for next.
     pub pod_id: Option<Box<str>>,
@@ -70,7 +70,7 @@ pub fn stored(bytes: &[u8], cut: bool, id: &str) -> Result<Option<ContainerAnswe
     Ok(found)
 }
 
-/// What the annotations of a bundle's `config.json` say of a container in a pod.
+/// Parses the annotations of a bundle's `config.json` about a container in a pod.
 ///
 /// # Errors
 /// [`Error::Malformed`] and [`Error::TooLong`].
@@ -80,7 +80,7 @@ pub fn bundle(bytes: &[u8], cut: bool, chosen: &[Box<str>]) -> Result<ContainerA
     })
 }
 
-/// The labels of an image, as a runtime's verbose status has them beside the rest.
+/// Labels of an image, as an additional part of a runtime's verbose status.
 ///
 /// # Errors
 /// [`Error::Malformed`].
@@ -122,7 +122,7 @@ fn complete(read: serde_json::Result<()>, cut: bool, useful: bool) -> Result<(),
     }
 }
 
-/// Which object of an answer it is, and so what its fields mean.
+/// The kind of object in an answer, which determines the meaning of its fields.
 #[derive(Clone, Copy)]
 enum Part {
     /// A container as Docker and Podman show it.
@@ -137,11 +137,11 @@ enum Part {
     Bundle,
     /// Annotations that containerd and CRI-O write into bundles.
     Annotations,
-    /// What a runtime says of an image beside its status.
+    /// What a runtime reports about an image besides its status.
     ImageInfo,
     /// A container in the list of Podman's storage.
     Stored,
-    /// What Podman keeps there of it, as JSON within JSON.
+    /// Podman's metadata, as JSON within JSON.
     StoredMetadata,
 }
 
@@ -169,7 +169,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Takes the value of a field from `map`.
+    /// Reads the value of a field from `map`.
     fn field<'de, A: MapAccess<'de>>(&mut self, name: &str, map: &mut A) -> Result<(), A::Error> {
         let metadata = &mut self.found.metadata;
         match (self.part, name) {
@@ -240,7 +240,7 @@ impl Walk<'_> {
         Ok(())
     }
 
-    /// Takes a label or annotation that is chosen, or known to say of which pod it is.
+    /// Reads a label or annotation that is chosen, or known to name the pod.
     fn label<'de, A: MapAccess<'de>>(
         &mut self,
         prefix: &str,

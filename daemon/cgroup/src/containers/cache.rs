@@ -1,8 +1,8 @@
-//! What has been asked and answered, container by container: pure bookkeeping, without clock or
-//! calls.
+//! The cache of questions and answers per container: bookkeeping only, without clock or calls.
 //!
-//! Ids are never used again, so what is known of a container stays true, and stays here when it is
-//! gone: its samples may still be named. What nobody knew is asked for again, ever more rarely.
+//! Ids are never reused, so what is known of a container stays true, and it is kept after the
+//! container has gone, because its samples may still need names. Containers that no runtime knew
+//! are looked up again, with growing delays.
 
 use super::Metadata;
 use hashbrown::HashMap;
@@ -27,7 +27,7 @@ const AGAIN_MIN: Duration = Duration::from_secs(5);
 /// Longest such pause.
 const AGAIN_MAX: Duration = Duration::from_secs(120);
 
-/// What to do about a container that was met.
+/// What to do about a container with samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Want {
     /// Nothing: it is known, or it is not time to ask again.
@@ -45,7 +45,7 @@ struct Entry {
     asked: bool,
     /// Somebody waits for it.
     awaited: bool,
-    /// Nobody shall.
+    /// Looking it up is pointless.
     hopeless: bool,
     /// When to ask again; None: never, for all is known.
     again: Option<MonotonicTime>,
@@ -67,7 +67,7 @@ pub struct Cache {
 }
 
 impl Cache {
-    /// Nothing known yet.
+    /// Creates an empty cache.
     pub fn new(capacity: usize, now: MonotonicTime) -> Cache {
         Cache {
             entries: HashMap::new(),
@@ -154,7 +154,7 @@ impl Cache {
         self.awaited
     }
 
-    /// Nobody waits any longer; for how many it was in vain.
+    /// Stops waiting. Returns for how many containers the wait was in vain.
     pub fn stop_waiting(&mut self) -> u64 {
         let late = std::mem::take(&mut self.awaited);
         if late > 0 {
@@ -166,7 +166,7 @@ impl Cache {
         late as u64
     }
 
-    /// What is known of a container.
+    /// Metadata of a container.
     pub fn get(&self, id: &str) -> Option<Arc<Metadata>> {
         self.entries.get(id)?.known.clone()
     }

@@ -1,8 +1,9 @@
-//! Asks containerd and CRI-O by the Container Runtime Interface, `runtime.v1` of Kubernetes.
+//! Queries containerd and CRI-O through the Container Runtime Interface, `runtime.v1` of
+//! Kubernetes.
 //!
 //! Only the message fields that are read are declared here, by the numbers of the published
-//! protocol; the others are skipped. The container's list entry has the id of its pod, which its
-//! status has not.
+//! protocol; the others are skipped. The list entry of a container has its pod's id, which its
+//! status lacks.
 
 use super::answer::{self, ContainerAnswer};
 use super::socket::Socket;
@@ -206,8 +207,9 @@ impl Cri {
     }
 
     async fn connect(&self) -> Result<Client, Error> {
-        // Before the transport, which tells apart less of what may be wrong. The first connection
-        // is used by it, and no other is made: a client lives for one container.
+        // Connects before the transport does, because the transport's errors are less specific. The
+        // transport uses this first connection, and no other is made: a client lives for one
+        // container.
         let mut stream = Some(TokioIo::new(self.socket.connect().await?));
         let connector = service_fn(move |_: Uri| {
             let gone = || std::io::Error::from(std::io::ErrorKind::ConnectionReset);
@@ -250,7 +252,8 @@ impl Cri {
         if let Some(pod) = self.pod(&mut client, &listed.pod_sandbox_id).await? {
             metadata.complete(pod);
         }
-        // Labels of the image are worth no error: they are only in what the runtime says beside.
+        // Missing labels of the image are not an error: only the verbose part of the answer has
+        // them.
         if let Ok(Some(image)) = self.image(&mut client, &status.image_ref).await {
             metadata.complete(image);
         }
@@ -308,7 +311,7 @@ impl Runtime for Cri {
 struct Client(Grpc<Channel>);
 
 impl Client {
-    /// One call; None where the runtime does not know what it is asked for, or does not speak the
+    /// One call; `None` if the runtime does not know the container, or does not support the
     /// interface at all: Docker's containerd does not.
     async fn call<Q, A>(&mut self, path: &'static str, question: Q) -> Result<Option<A>, Error>
     where

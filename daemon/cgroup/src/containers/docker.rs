@@ -1,5 +1,5 @@
-//! Asks Docker's engine and Podman's service, which speak one HTTP interface; of Podman's own words
-//! only the pod is needed.
+//! Queries Docker's engine and Podman's service, which use the same HTTP interface. From Podman's
+//! own extensions only the pod is needed.
 
 use super::answer::{self, ContainerAnswer};
 use super::http::{self, HttpResponse};
@@ -52,7 +52,7 @@ pub struct Podman {
     api: Docker,
 }
 
-/// Where Podman's own interface starts; every version from 4 on takes it.
+/// Path prefix of Podman's own interface; every version from 4 on accepts it.
 const LIBPOD: &str = "/v4.0.0/libpod";
 
 impl Podman {

@@ -1,8 +1,9 @@
-//! Reads what runtimes keep of containers in files, where their sockets are not there or not ours.
+//! Reads the files in which runtimes keep container data, for when their sockets are missing or not
+//! accessible.
 //!
-//! The directories are root's alone, on local disks as a rule; still, reading goes through
-//! [`SerialCalls`], so that a disk that does not answer holds up no other runtime. Only regular
-//! files of root count, and no link is followed at the end of a path.
+//! The directories belong to root and are normally on local disks. Still, they are read through
+//! [`SerialCalls`], so that a disk that does not answer delays no other runtime. Only regular files
+//! owned by root count, and a link at the end of a path is not followed.
 
 use super::answer;
 use super::serial_calls::SerialCalls;
@@ -50,7 +51,7 @@ fn open(path: &Path) -> std::io::Result<File> {
     OpenOptions::new().read(true).custom_flags(flags).open(path)
 }
 
-/// None where a file is not there: what is not this runtime's has none.
+/// `None` if a file is missing: containers of other runtimes have none.
 fn there<T>(found: Result<T, Error>) -> Result<Option<T>, Error> {
     match found {
         Ok(found) => Ok(Some(found)),

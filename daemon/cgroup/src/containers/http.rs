@@ -1,4 +1,4 @@
-//! One GET over a unix socket, bounded in time by who asks and in bytes here.
+//! One HTTP GET over a unix socket. The caller bounds the time, this module the bytes.
 
 use super::socket::Socket;
 use super::{ANSWER_BYTES_MAX, Error};

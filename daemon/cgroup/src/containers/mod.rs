@@ -1,21 +1,21 @@
-//! Who a container is: its name, image and pod, and the labels that were chosen, as its runtime
-//! tells.
+//! Metadata of containers: name, image, pod and chosen labels, as reported by the container
+//! runtime.
 //!
-//! A cgroup path gives an id. The runtime that made the container knows the rest, and is asked for
-//! it once a container: Docker's and Podman's HTTP interface and the Container Runtime Interface of
-//! containerd and CRI-O over their sockets, and the files that each of them keeps where a socket is
-//! not there or not ours to open. Which there are is found out by looking each time.
+//! A cgroup path contains the container's id. The runtime that created the container knows the rest
+//! and is asked once per container: Docker's and Podman's HTTP interface, the Container Runtime
+//! Interface of containerd and CRI-O, both over sockets, and the files that each of them keeps if a
+//! socket is missing or not accessible. Each time, the code looks which of these exist.
 //!
-//! Asking is the work of one thread, `fp-containers` ([`ContainerMetadataProvider`]); the
-//! symbolizer reads what has been answered, and waits for the first answers of a window no longer
-//! than [`FIRST_WAIT`]. Whatever a runtime does, samples are named and recorded without it.
+//! One thread, `fp-containers` ([`ContainerMetadataProvider`]), asks. The symbolizer reads the
+//! answers so far, and waits for the first answers of a window at most [`FIRST_WAIT`]. Whatever a
+//! runtime does, samples are named and recorded without it.
 //!
-//! What is known is kept by id, and ids are never used again: a container that is gone keeps its
-//! name, and one that is renamed the name it was met with. Whoever may make cgroups may name one
-//! like somebody else's container, as a cgroup's path has always been what its owner says.
+//! Metadata is kept by id, and ids are never reused: a container that has gone keeps its name, and
+//! a renamed one keeps the name under which it was first seen. Anybody who can create cgroups can
+//! name one like another's container, because the owner of a cgroup always chooses its path.
 //!
-//! What comes back was chosen by whoever may start a container: every text is bounded and has no
-//! characters that a terminal minds ([`clean`]), and so is the number of labels.
+//! Anybody who can start a container chooses these texts, so each is bounded and free of characters
+//! that act on a terminal ([`clean`]), and the number of labels is bounded.
 
 mod answer;
 mod cache;
@@ -58,7 +58,7 @@ pub const VALUE_BYTES_MAX: usize = 256;
 /// left out, and counted.
 pub const LABEL_BYTES_MAX: usize = 8 << 10;
 
-/// What is known of a container.
+/// Metadata of a container.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Metadata {
     /// Its name: that of `docker ps`, or the one in the pod.
@@ -76,7 +76,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// What is there, with the keys of the labels it becomes.
+    /// The available values, with their label keys.
     pub fn pairs(&self) -> impl Iterator<Item = (&str, &str)> {
         let own = [
             (key::CONTAINER_NAME, self.container_name.as_deref()),
@@ -95,7 +95,7 @@ impl Metadata {
         self.pairs().next().is_none()
     }
 
-    /// Takes from `other` what is not known yet.
+    /// Fills in missing values from `other`.
     fn complete(&mut self, other: Metadata) {
         let fill = |own: &mut Option<Box<str>>, other| {
             if own.is_none() {
@@ -211,7 +211,7 @@ impl Error {
         }
     }
 
-    /// Why, as metrics tell it apart; None where the runtime is only not there.
+    /// The cause, as the label of a metric; `None`: the runtime is just not there.
     pub fn cause(&self) -> Option<Cause> {
         Some(match self {
             Error::Absent(_) => return None,
@@ -276,19 +276,18 @@ impl Cause {
     }
 }
 
-/// What asking came to. Relaxed everywhere: nothing else is read by what these say.
+/// Counters of lookups. Relaxed everywhere, because no other data depends on them.
 #[derive(Debug, Default)]
 pub struct ProviderCounts {
     /// Containers asked for.
     pub asked: AtomicU64,
     /// Containers asked for that somebody knew.
     pub found: AtomicU64,
-    /// Containers asked for that nobody knew, or nobody there could tell; they are asked for again
-    /// later.
+    /// Containers that no runtime knew, or none could report; they are looked up again later.
     pub unknown: AtomicU64,
     /// Calls that failed, by [`Cause::ALL`].
     pub failed: [AtomicU64; Cause::ALL.len()],
-    /// Containers whose first samples were recorded before the answer came.
+    /// Containers with samples recorded before the answer arrived.
     pub late: AtomicU64,
     /// Containers that were not asked for because too many waited, to be asked for later.
     pub deferred: AtomicU64,
@@ -301,7 +300,8 @@ pub struct ProviderCounts {
 }
 
 impl ProviderCounts {
-    /// Says that containers have no names because the daemon may not ask, where nobody else told.
+    /// A degradation for containers without names because the daemon may not ask their runtime and
+    /// no other source has them.
     pub fn degradation(&self) -> Option<Degradation> {
         let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         let denied = read(&self.failed[Cause::Denied as usize]);
@@ -330,14 +330,14 @@ impl ProviderCounts {
     }
 }
 
-/// What [`Runtime::inspect`] will come to.
+/// The future result of [`Runtime::inspect`].
 pub type Inspection<'a> =
     Pin<Box<dyn Future<Output = Result<Option<Metadata>, Error>> + Send + 'a>>;
 
 /// Somebody who may know containers: a runtime's socket, or the files it keeps.
 pub trait Runtime: Send + Sync {
-    /// Whether it can know containers of this runtime, by the label of the cgroup path; None: the
-    /// path does not tell.
+    /// Whether this source can know containers of the runtime named in the cgroup path's label;
+    /// `None`: the path does not name one.
     fn serves(&self, runtime: Option<&str>) -> bool;
 
     /// Asks for a container by its id, which has hexadecimal digits alone; None: not one of its

@@ -1,8 +1,8 @@
-//! The thread that asks runtimes, and what the symbolizer sees of it.
+//! The thread that queries runtimes, and the interface that the symbolizer sees.
 //!
-//! A runtime that fails is left alone for a while, longer each time, and nobody waits for one that
-//! failed the last time: whether its answer is late, its socket is gone or it hangs, the cost is a
-//! container without metadata until it is back.
+//! A runtime that fails is left alone for a while, longer each time, and nobody waits for a runtime
+//! that failed last time. Whether its answer is late, its socket is gone or it hangs, the only cost
+//! is containers without metadata until it is back.
 
 use super::cache::{CONTAINERS_MAX, Cache, Want};
 use super::{ASK_MAX, Chosen, Error, Metadata, ProviderCounts, Runtime, Source, is_id};
@@ -48,7 +48,7 @@ struct Ask {
     runtime: Option<&'static str>,
 }
 
-/// What the thread is told.
+/// Messages to the thread.
 enum Message {
     /// Ask for a container.
     Ask(Ask),
@@ -56,8 +56,8 @@ enum Message {
     Made(Box<[u8]>),
 }
 
-/// Tells of cgroups as they are made, so that containers that end before their window does are
-/// asked for in time. Outlives who asks.
+/// Announces cgroups as they are created, so that containers that end before their window does are
+/// looked up in time. It may outlive the provider.
 #[derive(Debug)]
 pub struct Announcer(mpsc::WeakSender<Message>);
 
@@ -71,7 +71,7 @@ impl Announcer {
     }
 }
 
-/// What is known of containers. Clones share it.
+/// Metadata of containers. Clones share it.
 #[derive(Clone)]
 pub struct Containers {
     shared: Arc<Shared>,
@@ -115,7 +115,7 @@ impl std::fmt::Debug for Containers {
 }
 
 impl Containers {
-    /// Nothing is ever known.
+    /// Creates it without any source.
     pub fn none() -> Containers {
         Containers {
             shared: Arc::new(Shared {
@@ -127,7 +127,7 @@ impl Containers {
         }
     }
 
-    /// What asks these sources in this order, and who asks.
+    /// Creates the thread that asks these sources in this order, and its handle.
     pub fn new(
         sources: impl IntoIterator<Item = Source>,
         chosen: &Chosen,
@@ -153,14 +153,14 @@ impl Containers {
         (Containers { shared, asks }, provider)
     }
 
-    /// Who may tell of cgroups ahead.
+    /// Returns a handle that announces cgroups ahead of their samples.
     pub fn announcer(&self) -> Option<Announcer> {
         let asks = self.asks.as_ref()?;
         Some(Announcer(asks.downgrade()))
     }
 
-    /// Takes note of the containers of a window, by id and runtime, and has those asked for that
-    /// are new. Waits at most [`FIRST_WAIT`] for what is worth it.
+    /// Registers the containers of a window, by id and runtime, and starts lookups of new ones.
+    /// Waits at most [`FIRST_WAIT`] for answers that are likely.
     pub fn meet<'a>(&self, met: impl IntoIterator<Item = (&'a str, Option<&'static str>)>) {
         let Some(asks) = &self.asks else { return };
         let (now, counts) = (MonotonicTime::now(), &self.shared.counts);
@@ -197,7 +197,7 @@ impl Containers {
         counts.known.store(cache.known(), Ordering::Relaxed);
     }
 
-    /// What is known of the container that a cgroup's labels name.
+    /// Metadata of the container that a cgroup's labels name.
     pub fn of(&self, labels: &Labels) -> Option<Arc<Metadata>> {
         self.shared.lock().get(labels.container.as_deref()?)
     }
@@ -268,7 +268,7 @@ impl ContainerMetadataProvider {
     }
 }
 
-/// The container that a cgroup's path tells, if somebody can be asked for it.
+/// The container in a cgroup's path, if there is a source to ask about it.
 fn container_of(path: &[u8]) -> Option<Ask> {
     let labels = Labels::of_path(std::str::from_utf8(path).ok()?);
     let id = labels.container?;
@@ -327,8 +327,8 @@ async fn answer(shared: &Shared, runtimes: &[GatedRuntime], ask: &Ask) {
     ProviderCounts::add(counter, 1);
 }
 
-/// Settles an ask when it goes, so that a runtime's code that panics leaves nothing that is for
-/// ever on its way.
+/// Settles a lookup when dropped, so that a panic in a source's code leaves no lookup pending
+/// forever.
 struct Settled<'a> {
     shared: &'a Shared,
     id: &'a str,

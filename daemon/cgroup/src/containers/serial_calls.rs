@@ -1,7 +1,7 @@
-//! Calls to file systems, which may never come back, off the thread that asks.
+//! Runs calls to file systems, which may never return, off the calling thread.
 //!
-//! Each source has at most one such call under way, on a thread of the pool that nobody else waits
-//! for: a disk that hangs holds up the source it belongs to, and takes no thread from the others.
+//! Each source has at most one such call in progress, on a pool thread that nobody else waits for.
+//! A disk that hangs blocks only its own source and takes no thread from the others.
 
 use super::Error;
 use host::blocking_pool::BlockingPool;

@@ -31,7 +31,7 @@ const USUAL: &[(Kind, &str)] = &[
     (Kind::Storage, "/var/lib/containers/storage"),
 ];
 
-/// What is asked, and how.
+/// The kind of source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     /// Docker's engine, over HTTP.
@@ -40,11 +40,11 @@ enum Kind {
     Podman,
     /// The Container Runtime Interface, over gRPC.
     Cri,
-    /// What Docker keeps of each container.
+    /// Docker's file for each container.
     DockerFiles,
-    /// What containerd and CRI-O hand to whoever starts a container.
+    /// Bundles, which containerd and CRI-O pass to the program that starts a container.
     Bundles,
-    /// What Podman's storage keeps of all.
+    /// Podman's storage, with data about all containers.
     Storage,
 }
 
@@ -69,7 +69,7 @@ impl Kind {
 pub struct Source {
     kind: Kind,
     path: PathBuf,
-    /// The operator named it, and answers for whose it is.
+    /// The operator configured this path and is responsible for its owner.
     named: bool,
 }
 
@@ -125,7 +125,7 @@ impl Source {
         })
     }
 
-    /// Who is asked there.
+    /// The runtime behind this source.
     pub fn runtime(&self, chosen: &Chosen) -> Box<dyn Runtime> {
         let socket = || Socket {
             path: self.path.as_path().into(),

@@ -1,4 +1,4 @@
-//! Meters against folders that stand for a hierarchy, with a clock that the tests move.
+//! Tests meters on directories that imitate a hierarchy, with a clock that the tests move.
 
 use super::*;
 use hashbrown::HashSet;

@@ -1,4 +1,4 @@
-//! Captures on a connection whose other streams the collector does not read.
+//! Tests captures on a connection with other streams that the collector does not read.
 
 use super::*;
 use proto::collector::evidence_service_client::EvidenceServiceClient;

@@ -1,4 +1,4 @@
-//! What a session makes of answers it does not expect.
+//! Tests how a session handles answers it does not expect.
 
 use super::super::{HostInfo, Options, Settings, Target};
 use super::*;

@@ -1,4 +1,5 @@
-//! How runs end: with a disk that takes nothing, killed, and what the next run makes of it.
+//! Tests how runs end, with a disk that rejects writes or by a kill, and how the next run
+//! continues.
 
 use super::*;
 use crate::gaps::SpoolGap;

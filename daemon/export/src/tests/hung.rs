@@ -1,4 +1,4 @@
-//! The sender with a disk that does not answer.
+//! Tests the sender with a disk that does not answer.
 
 use super::*;
 use crate::{Exporter, HostInfo, Options, uplink};

@@ -1,4 +1,5 @@
-//! The way of a window: out of the recorder, into the spool, and back, over restarts and bad disks.
+//! Tests the path of a window: out of the recorder, into the spool, and back, across restarts and
+//! bad disks.
 
 use super::disk::Dir;
 use super::gaps::Cause;
@@ -311,7 +312,7 @@ fn windows_are_numbered_by_their_start_since_the_boot() {
     let promise = include_str!("../../../../proto/fleetprof/collector/v1/ingest.proto");
     let said = "An agent numbers a window by its start: nanoseconds since the host's boot";
     assert!(promise.contains(said), "`ingest.proto` says it otherwise");
-    // The clock of the promise, read beside the one in which windows are recorded.
+    // The clock that the protocol promises, read together with the one used to record windows.
     let uptime = fs::read_to_string("/proc/uptime").unwrap();
     let uptime_s: f64 = uptime.split(' ').next().unwrap().parse().unwrap();
     let dir = tempfile::tempdir().unwrap();

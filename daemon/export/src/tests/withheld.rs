@@ -1,4 +1,4 @@
-//! Windows of a host that withholds stacks.
+//! Tests windows of a host that withholds stacks.
 
 use super::*;
 use profile::Withholding;

@@ -1,8 +1,8 @@
 //! Facts about the host that the daemon runs on: kernel settings, CPUs, memory, and the daemon's
 //! own rights.
 //!
-//! Reads a dozen small files of /proc and /sys once, when asked; the parsers are pure. What the
-//! facts mean for profiles is in `agent/environment.rs`. Rules: perf_event_open(2),
+//! Reads a dozen small files of /proc and /sys once, on request. The parsers are pure.
+//! `agent/environment.rs` says what the facts mean for profiles. Rules: perf_event_open(2),
 //! sysctl/kernel.rst, capabilities(7), kernel/events/core.c (`perf_mmap`), kernel/ksyms_common.c
 //! (`kallsyms_show_value`).
 
@@ -106,7 +106,7 @@ pub struct Environment {
     pub kernel_symbols: bool,
     /// CPUs that run now.
     pub cpus_online: Vec<CpuId>,
-    /// What the daemon may do. Counts only in the initial user namespace.
+    /// The daemon's capabilities. They count only in the initial user namespace.
     pub capabilities: Capabilities,
     /// RLIMIT_MEMLOCK, soft. Unit: bytes; `u64::MAX` when there is no limit.
     pub memlock_bytes: Option<u64>,
@@ -180,7 +180,7 @@ impl Environment {
     }
 }
 
-/// Effective user id; root when it cannot be told, so that checks err on the strict side.
+/// Effective user id; root if it is unknown, so that checks err on the strict side.
 pub fn effective_uid() -> u32 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     effective_id(&status, "Uid").unwrap_or(0)
@@ -223,7 +223,7 @@ pub fn max_sample_rate() -> Option<u32> {
     text.ok()?.trim().parse().ok()
 }
 
-/// The CPUs that run now. None where sysfs does not tell.
+/// The CPUs that are online now. `None` if sysfs does not say.
 pub fn cpus_online() -> Option<Vec<CpuId>> {
     let text = std::fs::read_to_string("/sys/devices/system/cpu/online").ok()?;
     parse_cpu_list(&text).filter(|cpus| !cpus.is_empty())

@@ -1,4 +1,4 @@
-//! The parsers, and which setting leads to which degradation.
+//! Tests the parsers, and which setting leads to which degradation.
 
 use super::*;
 

@@ -1,16 +1,16 @@
-//! Has .NET write a perf map while it is wanted: two commands of its diagnostics port.
+//! Has .NET write a perf map while it is needed, with two commands of its diagnostics port.
 //!
-//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the directory that the process
-//! uses for temporary files (`TMPDIR`, or `/tmp`); `<pid>` is its pid as it sees itself, `<key>`
-//! when it started. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
-//! command set, command) and what belongs to it, little-endian; the answer has the same form. .NET
-//! 8 and later know `EnablePerfMap`, which lists what is compiled already and then adds each method
-//! as it is compiled, and `DisablePerfMap`.
+//! The port is a socket `dotnet-diagnostic-<pid>-<key>-socket` in the process's directory for
+//! temporary files (`TMPDIR`, or `/tmp`); `<pid>` is the pid as the process sees it, `<key>` its
+//! start time. A connection is for one command: a head of 20 bytes (`DOTNET_IPC_V1`, length,
+//! command set, command) and a payload, little-endian; the answer has the same form. .NET 8 and
+//! later have `EnablePerfMap`, which lists everything compiled so far and then adds each method as
+//! it is compiled, and `DisablePerfMap`.
 //!
-//! As for JVMs, all of it is done with the process's own rights (`tmp_dir.rs`) on a thread of its
-//! own. The port takes no signal, and a socket that is connected to is the process's own: one of
-//! another process has another inode. What the process was told to write by its own user is left
-//! alone.
+//! As for JVMs, everything is done with the process's own rights (`tmp_dir.rs`) on a thread of its
+//! own. The port needs no signal, and a connected socket is known to belong to the process, because
+//! another process's socket would have another inode. A perf map that the process's own user
+//! enabled is left alone.
 
 use super::tmp_dir::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Runtime};
@@ -27,7 +27,7 @@ const COMMAND_MAX: Duration = Duration::from_secs(5);
 /// Sockets of a process's number that are tried: those of earlier processes are left behind.
 const SOCKETS_MAX: usize = 8;
 
-/// Most times that a process is told to stop.
+/// Most requests to a process to disable its map.
 const ENDINGS_MAX: u32 = 10;
 
 /// Names of a temporary directory looked at. One with more hides its sockets.
@@ -51,7 +51,7 @@ const SET_SERVER: u8 = 0xff;
 const ENABLE_PERF_MAP: u8 = 0x05;
 const DISABLE_PERF_MAP: u8 = 0x06;
 
-/// What to write: the perf map alone.
+/// What to write: only the perf map.
 const PERF_MAP: u32 = 3;
 
 /// `DS_IPC_E_UNKNOWN_COMMAND`: .NET 7 and earlier.
@@ -66,7 +66,7 @@ pub enum DotNetError {
     /// It is something else.
     #[error("the process is not a .NET process")]
     NotDotNet,
-    /// Its own user told it to.
+    /// Its own user enabled it.
     #[error("the process already writes a map, by its own settings")]
     OwnMap,
     /// The daemon may not act as the process's user.
@@ -80,7 +80,7 @@ pub enum DotNetError {
         #[source]
         source: io::Error,
     },
-    /// Its temporary directory cannot be worked in.
+    /// Its temporary directory is not usable.
     #[error("failed to use the process's temporary directory")]
     ProcessTmpDir(#[source] io::Error),
     /// Something else lies where it will write.
@@ -143,20 +143,20 @@ pub struct Writing {
     map_mark: Mark,
     owner: Identity,
     pid: u32,
-    /// Times it was told to stop in vain.
+    /// Failed requests to disable it.
     failures: u32,
 }
 
 /// A process that goes on writing, or a map that stays.
 #[derive(Debug)]
 pub struct NotEnded {
-    /// What to try again; nothing when it was tried often enough.
+    /// What to try again; `None` if it was tried often enough.
     pub again: Option<Box<Writing>>,
     /// Why.
     pub error: DotNetError,
 }
 
-/// Has a process write its map, on a thread of its own that ends afterwards. May wait for ever
+/// Enables the map of a process, on a thread of its own that ends afterwards. May wait forever
 /// where a file system does.
 ///
 /// # Errors
@@ -231,8 +231,8 @@ fn enable_as(
 }
 
 impl Writing {
-    /// Has the process stop, if it is still there, and removes its map, on a thread of its own that
-    /// ends afterwards. May wait for ever.
+    /// Disables the map of a process if the process still exists, and removes the map, on a thread
+    /// of its own that ends afterwards. May wait forever.
     ///
     /// # Errors
     /// When it goes on, or the map stays: with what to try again, if that may help.

@@ -1,8 +1,9 @@
 //! Tracks which .NET processes have their perf map enabled, and for how long.
 //!
-//! A process is asked while its code has samples without a name, and told to stop when it has had
-//! no samples for a while, when it is forgotten, and at the end of the daemon. Each piece of work
-//! has a thread of its own; there are few, and one that hangs holds one of the places.
+//! A process is asked to enable it while its code has samples without names, and to disable it
+//! after a while without samples, when it is forgotten, and when the daemon ends. Each piece of
+//! work runs on a thread of its own. There are few such threads, and one that hangs occupies its
+//! place.
 
 use super::dotnet::{self, DotNetError, NotEnded, Writing};
 use super::{AttachTarget, THREAD, pause};
@@ -36,7 +37,7 @@ pub(super) struct DotNetProcesses {
     to_end: Vec<Writing>,
 }
 
-/// A process that is told to stop; what to try again when it does not.
+/// A pending request to disable a map; its result says what to retry.
 type Ending = Pending<Result<(), NotEnded>>;
 
 #[derive(Debug)]
@@ -141,8 +142,8 @@ impl DotNetProcesses {
         ids.into_iter().for_each(|id| self.forget(id));
     }
 
-    /// Has told to stop what need not write any more, once each time it is called. Returns how many
-    /// have stopped since.
+    /// Sends requests to disable maps that are no longer needed, once per call. Returns how many
+    /// processes have disabled theirs since.
     pub(super) fn reap(&mut self) -> usize {
         let enabled = blocking_pool::take_done(&mut self.enabling);
         self.to_end.extend(enabled.into_iter().flatten());
@@ -174,14 +175,14 @@ impl DotNetProcesses {
         stopped
     }
 
-    /// What is still to be done of processes that are forgotten.
+    /// Number of forgotten processes with work left.
     pub(super) fn left(&self) -> usize {
         self.enabling.len() + self.ending.len() + self.to_end.len()
     }
 }
 
 impl DotNetProcess {
-    /// What enabling has brought, if it has come.
+    /// The result of enabling, if there is one.
     fn take(&mut self, now: MonotonicTime) -> Option<Result<(), DotNetError>> {
         let enabled = match self.enabling.take()?.wait(Duration::ZERO) {
             Ok(enabled) => enabled,

@@ -1,4 +1,4 @@
-//! The diagnostics port, spoken to a recorded server: a thread that answers as .NET 8 does. And to
+//! Tests the diagnostics port against a thread that answers as .NET 8 was recorded to, and against
 //! .NET itself, in a program that `tests/dotnet.sh` installs.
 
 use super::*;
@@ -175,7 +175,7 @@ fn a_process_that_ended_leaves_a_map_to_remove() {
 fn a_map_that_is_another_file_by_now_stays() {
     let server = Recorded::new(&[Answer::Yes, Answer::Yes]);
     let writing = server.enable().expect("it writes");
-    // Beside it first, so that the number of the inode is another.
+    // Created under another name first, so that the inode number differs.
     let other = server.map().with_extension("new");
     std::fs::write(&other, "1000 10 mine\n").expect("writes");
     std::fs::rename(&other, server.map()).expect("replaces");

@@ -1,24 +1,24 @@
-//! Has a HotSpot JVM write its perf map: the attach protocol, as the JDK's own tools speak it.
+//! Has a HotSpot JVM write its perf map, with the attach protocol that the JDK's own tools use.
 //!
-//! The JVM listens on `/tmp/.java_pid<N>` once it was asked to: a file `.attach_pid<N>` of its own
-//! user lies in its `/tmp` and it gets SIGQUIT (`attachListener_linux.cpp`; `<N>` is its pid as it
-//! sees itself). Then the command `Compiler.perfmap`, which JDK 17 and later know, has it write
+//! The JVM starts to listen on `/tmp/.java_pid<N>` when it gets SIGQUIT while its `/tmp` has a file
+//! `.attach_pid<N>` owned by its own user (`attachListener_linux.cpp`; `<N>` is its pid as it sees
+//! it). Then the command `Compiler.perfmap`, available since JDK 17, has it write
 //! `/tmp/perf-<N>.map`: a snapshot.
 //!
-//! SIGQUIT ends what does not expect it, and a JVM that finds no trigger prints the stacks of its
-//! threads instead. So it is sent once in the life of a process, and only where all of this holds:
-//! the library that the process runs is HotSpot's by its symbols; the process has a handler for the
-//! signal; the JVM does not leave signals to the program; attaching is not switched off, by its own
-//! word where it gives one; it is not stopped; the trigger is in place and there is no socket. The
-//! signal goes through a pidfd that was opened before all of this was looked at. What remains: a
-//! process that becomes another program within those microseconds, and a JVM that is halted from
-//! outside as the signal comes (a frozen cgroup) and goes on only when the trigger is gone: it
-//! prints its threads.
+//! SIGQUIT kills a program that does not handle it, and a JVM that finds no trigger file prints the
+//! stacks of its threads instead. So it is sent once in the life of a process, and only if all of
+//! this holds: the library that the process runs is HotSpot's by its symbols; the process has a
+//! handler for the signal; the JVM does not leave signals to the program; attaching is not
+//! disabled, according to the JVM's own flags where they are available; the process is not stopped;
+//! the trigger file is in place and there is no socket. The signal is sent through a pidfd that was
+//! opened before all of these checks. Two risks remain: the process executes another program within
+//! those microseconds; or the JVM is frozen from outside (a frozen cgroup) as the signal arrives
+//! and resumes only when the trigger file is gone, and then prints its threads.
 //!
-//! Runs on a thread of its own, which takes the rights of the process (`tmp_dir.rs`); may wait for
-//! ever there where file systems do. All else has a deadline. A daemon that is killed leaves the
-//! map, and for as long as an attempt takes the trigger, which does nothing without a signal. A JVM
-//! that answers only after the deadline leaves a map that is taken for its own.
+//! Runs on a thread of its own that takes the rights of the process (`tmp_dir.rs`). It may wait
+//! forever where file systems do; everything else has a deadline. A daemon that is killed leaves
+//! the map behind and, during an attempt, the trigger file, which does nothing without a signal. If
+//! a JVM answers after the deadline, its map is later taken for the process's own.
 
 use super::tmp_dir::{self, Identity, Mark, ProcessTmpDir};
 use crate::runtime::{self, Facts, Runtime};
@@ -140,31 +140,31 @@ pub struct LeftOver {
     owner: Identity,
 }
 
-/// What is asked of which process.
+/// A request to one process.
 #[derive(Clone, Copy, Debug)]
 pub struct AttachRequest {
     /// Its pid.
     pub pid: u32,
     /// The latest time it can have started.
     pub started_by: MonotonicTime,
-    /// What came of the last time; `None` when there was none.
+    /// State of the map after the last attempt; `None` if there was none.
     pub mark: Option<Mark>,
     /// True when it got the signal before.
     pub signalled: bool,
 }
 
-/// What came of an attempt.
+/// Result of an attempt.
 #[derive(Debug)]
 pub struct Attempt {
     /// True when the process has the signal now, from this attempt or an earlier one.
     pub signalled: bool,
-    /// What is to be removed once nobody needs it, when the map is there; nothing in it when the
-    /// map was there before and was somebody's own.
+    /// If the map exists, what to remove once nobody needs it; `None` inside if the map already
+    /// existed and belongs to somebody else.
     pub outcome: Result<Option<LeftOver>, AttachError>,
 }
 
 /// Asks one process, on a thread of its own that ends afterwards. Waits as long as the deadlines of
-/// the protocol, and for ever where a file system does.
+/// the protocol, and forever where a file system does.
 pub fn attach(wanted: AttachRequest) -> Attempt {
     let mut signalled = wanted.signalled;
     let outcome = ask(wanted, &mut signalled);
@@ -304,7 +304,8 @@ impl Jvm {
     }
 }
 
-/// The file that tells the JVM what the signal is for. Removed when dropped, if it was made here.
+/// The file that makes the JVM start attaching on the signal. Removed when dropped, if it was
+/// created here.
 struct Trigger<'a> {
     jvm: &'a Jvm,
     name: String,
@@ -340,7 +341,7 @@ impl Drop for Trigger<'_> {
     }
 }
 
-/// Has the JVM write its map.
+/// Makes the JVM write its map.
 fn command(stream: &UnixStream) -> Result<(), AttachError> {
     let deadline = Instant::now() + ANSWER_MAX;
     tmp_dir::send(stream, COMMAND, deadline).map_err(AttachError::Talk)?;
@@ -366,7 +367,7 @@ fn parse_answer(answer: &[u8]) -> Option<(i64, String)> {
     ))
 }
 
-/// What the kernel says of a process at this moment.
+/// State of a process from the kernel at this moment.
 #[derive(Debug, PartialEq, Eq)]
 struct State {
     owner: Identity,
@@ -407,13 +408,13 @@ fn is_open_in(pid: u32, name: &str) -> bool {
 }
 
 impl LeftOver {
-    /// Which file in which state.
+    /// Identity and state of the file.
     pub fn mark(&self) -> Mark {
         self.mark
     }
 
-    /// Removes the map, on a thread of its own that ends afterwards, if it is still as it was left:
-    /// what anybody has written since is his own. May wait for ever.
+    /// Removes the map if it is unchanged, on a thread of its own that ends afterwards: a map
+    /// written since belongs to somebody else. May wait forever.
     ///
     /// # Errors
     /// When it stays though it should go.

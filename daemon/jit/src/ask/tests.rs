@@ -1,7 +1,6 @@
-//! Asking real JVMs, and what only looks like one.
+//! Tests asking real JVMs, and processes that only look like one.
 //!
-//! Tests need a JDK, and most of them root; where one is missing they say on stderr that they are
-//! skipped.
+//! The tests need a JDK, and most of them root. Without them they report a skip on stderr.
 
 use super::*;
 use std::fs;
@@ -400,7 +399,7 @@ fn a_jvm_that_does_not_let_itself_be_attached_to_is_left_alone() {
         fs::write(&file, "-XX:+DisableAttachMechanism\n").expect("writes");
         let from_file = format!("@{}", file.display());
         let flag = match hidden {
-            // What no command line shows the JVM tells itself.
+            // The JVM itself reports options that are on no command line.
             true => from_file.as_str(),
             false => "-XX:+DisableAttachMechanism",
         };

@@ -1,15 +1,16 @@
-//! The temporary directory of a process, touched with that process's own rights.
+//! Accesses the temporary directory of a process with that process's own rights.
 //!
-//! What a runtime is asked through lies where the process may write: a trigger, a socket, the map.
-//! A thread that is about to touch it takes the process's effective user and group and gives up
-//! every capability, so the kernel lets it do nothing there that the process could not do itself,
-//! the process sees files and a peer of its own user, in user namespaces too, and nothing a
-//! stranger plants can turn the daemon's rights against anybody. The real and saved user stay the
-//! daemon's: the process's user could otherwise send the thread, and so the daemon, a signal. Such
-//! a thread never goes back: it does one piece of work and ends (`blocking_pool::alone`).
+//! A runtime is asked through files in a directory that the process can write to: a trigger, a
+//! socket, the map. The thread that accesses them takes the process's effective user and group and
+//! drops every capability. So the kernel allows it nothing there that the process could not do
+//! itself, the process sees files and a peer of its own user, even in user namespaces, and nothing
+//! that an attacker plants can misuse the daemon's rights. The real and saved user stay the
+//! daemon's, because otherwise the process's user could send signals to the thread and so to the
+//! daemon. Such a thread never switches back: it does one piece of work and ends
+//! (`blocking_pool::alone`).
 //!
-//! The directory is found within the process's root without following links; in it only plain names
-//! are used, and nothing is followed.
+//! The directory is found within the process's root without following links. Inside it only plain
+//! file names are used, and no link is followed.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{self, AtFlags, FileType, Mode, OFlags, ResolveFlags};
@@ -23,14 +24,14 @@ use std::os::unix::net::UnixStream;
 use std::time::{Duration, Instant};
 use symbolize::open::Root;
 
-/// Between two tries where the kernel gives nothing to wait for: a file that is to appear, a socket
-/// whose queue is full. A JVM takes 10 to 15 ms to open its socket.
+/// Time between two tries where the kernel gives nothing to wait for: a file that should appear, a
+/// socket with a full queue. A JVM takes 10 to 15 ms to open its socket.
 const STEP: Duration = Duration::from_millis(5);
 
 /// Longest such pause: what takes longer than a second is not waited for more closely.
 const STEP_MAX: Duration = Duration::from_millis(100);
 
-/// Whose rights a thread works with.
+/// The user and group that a thread acts as.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Effective user, as the daemon sees it.
@@ -40,7 +41,7 @@ pub struct Identity {
 }
 
 impl Identity {
-    /// Gives the calling thread these rights and no others, for the rest of its life.
+    /// Gives the calling thread only these rights, for the rest of its life.
     ///
     /// # Errors
     /// When the daemon may not take on another user: it needs `CAP_SETUID` and `CAP_SETGID`.
@@ -60,13 +61,13 @@ impl Identity {
             inheritable: none,
         };
         let dropped = thread::set_capabilities(None, sets);
-        // A change of user sets it to what a sysctl says, for the whole process.
+        // Changing the user resets this to the value of a sysctl, for the complete process.
         set_dumpable_behavior(DumpableBehavior::NotDumpable)?;
         Ok(dropped?)
     }
 }
 
-/// What tells one state of a file from another: who it is and when it last changed.
+/// Identifies one state of a file: its inode and when it last changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark {
     device: u64,
@@ -81,10 +82,10 @@ impl Mark {
     }
 }
 
-/// What lies at a name.
+/// The file at a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileStatus {
-    /// Which file in which state.
+    /// Identity and state of the file.
     pub mark: Mark,
     /// Its owner.
     pub uid: u32,
@@ -111,7 +112,7 @@ impl ProcessTmpDir {
         Ok(ProcessTmpDir(dir))
     }
 
-    /// What lies at a name; nothing when there is nothing.
+    /// The file at a name, if there is one.
     ///
     /// # Errors
     /// When the directory cannot be asked.

@@ -1,4 +1,4 @@
-//! Which name an address has at which time.
+//! Tests which name an address has at which time.
 
 use super::*;
 use proptest::prelude::*;

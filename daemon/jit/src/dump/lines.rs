@@ -1,9 +1,9 @@
-//! Source lines of generated code, as a jitdump tells them: before the code itself.
+//! Source lines of generated code from a jitdump, which has them before the code itself.
 //!
-//! V8 counts addresses from the head of the ELF image that `perf inject` makes of each function, 64
-//! bytes before the code, and one function of a run of Node 20.19 has a freed string for the name
-//! of its file and makes no sense from there on. A name may be the byte 255 alone: the same as
-//! before.
+//! V8 counts addresses from the head of the ELF image that `perf inject` makes for each function,
+//! 64 bytes before the code. In each run of Node 20.19 there is one function with a freed string in
+//! place of its file name; its lines make no sense from there on. A name of the single byte 255
+//! means: the same name as before.
 
 use super::{u32_at, u64_at};
 use crate::code::Lines;
@@ -22,7 +22,7 @@ const LINES_MAX: usize = 4096;
 /// Most files kept of one function: those of the functions in it that were inlined.
 const FILES_MAX: usize = 64;
 
-/// Functions whose lines wait for their code. One does, unless threads write at once.
+/// Most functions with lines that wait for their code. There is one, unless threads write at once.
 const PENDING_MAX: usize = 8;
 
 /// Size of the head of an ELF image of 64 bits.
@@ -43,7 +43,7 @@ struct Function {
 }
 
 impl Pending {
-    /// Takes a record, which may be cut. Returns how many lines were left out.
+    /// Reads a record, which may be cut. Returns how many lines were left out.
     pub(super) fn read(&mut self, record: &[u8]) -> u64 {
         let (start, count) = (u64_at(record, 0), u64_at(record, 8));
         let mut function = Function {

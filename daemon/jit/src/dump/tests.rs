@@ -1,4 +1,4 @@
-//! Files of real runtimes, written-out files, and files of strangers.
+//! Tests with files of real runtimes, handwritten files, and hostile files.
 
 use super::*;
 use crate::code::CodeLookup;
@@ -13,7 +13,7 @@ const OF_NODE: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/node-20")
 /// Cut from what CPython 3.13.0 wrote with `-X perf_jit`.
 const OF_CPYTHON: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/cpython-3.13");
 
-/// What wasmtime 50.0 wrote, whole.
+/// A complete file written by wasmtime 50.0.
 const OF_WASMTIME: &[u8] = include_bytes!("../../../../fuzz/corpus/jitdump/wasmtime-50");
 
 /// When the files are read in these tests: later than all that is in them.
@@ -153,7 +153,7 @@ fn functions_of_node_have_names_lines_and_rules() {
     let mid = rig.code.iter().find(|(_, code)| code.name.contains("^mid"));
     let (range, mid) = mid.expect("is listed");
     assert_eq!(range, 0x7f2d_72fc_6f40..0x7f2d_72fc_6f9c);
-    // Told from the head of an image on: 64 bytes further.
+    // Counted from the head of an image: 64 bytes further.
     assert_eq!(mid.place(0), Some(("/tmp/app/hot.js", 2)));
     let optimised = rig
         .code
@@ -258,7 +258,7 @@ fn times_that_cannot_be_are_those_of_the_reading() {
         assert!(rig.name(start, 2000).is_some(), "{start:x}");
     }
     assert_eq!(rig.counts().untimed, 3);
-    // What the next reading finds is told in order again.
+    // Records in the next reading are in order again.
     let later = When::between(MonotonicTime(2000), MonotonicTime(3000));
     rig.feed_at(&load(2500, 0x1000, 16, "later"), later)
         .expect("sound");

@@ -1,4 +1,4 @@
-//! How the stacks of Erlang's virtual machine are told.
+//! Finds the addresses that are needed to walk the stacks of Erlang's virtual machine.
 //!
 //! The BEAM has one variable for the address that the first function of every process returns to,
 //! and exports it. Its value is the same as long as the program runs. The threads that run
@@ -46,7 +46,7 @@ const CALL: u8 = 0xe8;
 /// Its length.
 const CALL_BYTES: usize = 5;
 
-/// Looks at the process `pid`. May wait for ever: for helpers.
+/// Examines the process `pid`. May wait forever: for helpers only.
 pub(super) fn look(pid: u32) -> Beam {
     let Ok(text) = target::maps_of(pid) else {
         return Beam::No;
@@ -72,7 +72,7 @@ pub(super) fn look(pid: u32) -> Beam {
     }
 }
 
-/// Where what is looked for is in the process's memory.
+/// Where the needed data is in the process's memory.
 struct Places {
     variable: u64,
     entered: Box<[u64]>,
@@ -130,7 +130,7 @@ fn returns_from<R: ReadAt + ?Sized>(
     Some(found)
 }
 
-/// Where calls of a function return to, in code that starts at `base`.
+/// Return addresses of calls to a function, in code that starts at `base`.
 fn calls_in(code: &[u8], base: u64, function: u64) -> impl Iterator<Item = u64> {
     let calls = code.windows(CALL_BYTES).enumerate();
     calls.filter_map(move |(at, bytes)| {

@@ -1,11 +1,10 @@
-//! Generated code that has no frame of its own: it is jumped to out of a function of the runtime,
-//! and runs and calls in that function's frame.
+//! Unwind rules for generated code without a frame of its own: a function of the runtime jumps to
+//! it, and it runs and calls in that function's frame.
 //!
-//! PHP's compiler works so: the interpreter's loop `execute_ex` jumps into what was compiled.
-//! Nothing describes the compiled code, and it keeps no frame pointer, but the unwinding
-//! information of the body of `execute_ex` tells where its caller is. Seen with PHP 8.2 of Debian
-//! 12 on x86-64, 2026-11-22: in traces the return address of `execute_ex` lies where it lies in its
-//! body.
+//! PHP's compiler works like this: the interpreter's loop `execute_ex` jumps into compiled code.
+//! Nothing describes the compiled code, and it keeps no frame pointer, but the unwind information
+//! of the body of `execute_ex` says where its caller is. Seen with PHP 8.2 of Debian 12 on x86-64,
+//! 2026-11-22: in traces the return address of `execute_ex` is in the same place as in its body.
 
 use crate::target;
 use host::ids::FileOffset;
@@ -34,8 +33,8 @@ const CPU_MAX: Duration = FILE_CPU_MAX;
 /// Places of a function at which its rule is looked up: that of its body is the commonest.
 const PLACES: u64 = 64;
 
-/// The rule by which code is left that runs in the frame of `function`, where the process `pid` has
-/// such a function in one of its files. May wait for ever: for helpers.
+/// The unwind rule for code that runs in the frame of `function`, if the process `pid` has that
+/// function in one of its files. May wait forever: for helpers only.
 pub fn rule_of(pid: u32, function: &[u8]) -> Option<Rule> {
     let mut files = maps::executable(target::maps_of(pid).ok()?);
     files.retain(Map::is_file);
@@ -76,7 +75,7 @@ fn rule_in(image: &Image, function: &[u8], budget: &FileBudget<'_>) -> Option<Ru
         }
     }
     let (rule, count) = found.into_iter().max_by_key(|&(_, count)| count)?;
-    // A function with as many shapes as places has no body whose frame could be lent.
+    // A function with a different frame at each instruction has no body that could lend its frame.
     (count > 1).then_some(rule)
 }
 

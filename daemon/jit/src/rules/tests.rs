@@ -1,4 +1,4 @@
-//! Rules of real runtimes, of code that goes, and of strangers.
+//! Tests rules of real runtimes, of code that is removed, and of hostile input.
 
 use super::*;
 use crate::code::When;

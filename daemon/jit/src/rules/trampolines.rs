@@ -1,15 +1,15 @@
-//! CPython's trampolines: code for every Python function that only calls the interpreter, known by
-//! its instructions.
+//! Recognizes CPython's trampolines by their instructions: code for each Python function that only
+//! calls the interpreter.
 //!
 //! `python -X perf` (3.12 and later) copies one template for each function into arenas of 64 KiB,
-//! so that its name stands in the stack. It keeps the stack pointer aligned and saves no frame
-//! pointer, and nothing describes it: without rules no stack of a Python program passes it. An
-//! arena is filled with copies when it is made, so one look tells all functions that it will ever
-//! hold. Seen: 3.12.1 (11 bytes, packed),
-//! 3.13.0 (11 bytes each 16, or each 272 with `-X perf_jit`), both built without control-flow
-//! protection.
+//! so that the function's name appears in the stack. It keeps the stack pointer aligned and saves
+//! no frame pointer, and nothing describes it, so without rules no stack of a Python program could
+//! be walked past it. An arena is filled with copies when it is created, so one look finds all
+//! functions that it will ever hold. Seen: 3.12.1 (11 bytes, packed), 3.13.0 (11 bytes each 16, or
+//! each 272 with `-X perf_jit`), both built without control-flow protection.
 //!
-//! The memory is a stranger's, and reading it may take for ever: [`look`] is for helpers.
+//! The memory belongs to another process, and reading it may take forever, so [`look`] is for
+//! helpers only.
 
 use host::ids::Pid;
 use std::fs::File;
@@ -29,7 +29,7 @@ const ARENAS_A_LOOK: usize = 16;
 /// Longest list of mappings read. Unit: bytes, as in `workers/stack_reader.rs`.
 const MAPS_BYTES_MAX: u64 = 1 << 20;
 
-/// What the names of trampolines start with.
+/// Prefix of trampolines' names.
 const PREFIX: &str = "py::";
 
 const ENDBR64: &[u8] = &[0xf3, 0x0f, 0x1e, 0xfa];
@@ -65,7 +65,7 @@ impl Shape {
         self.first() + bare.len() as u64
     }
 
-    /// Where its first instruction that matters is.
+    /// Offset of its first relevant instruction.
     fn first(self) -> u64 {
         if self.protected {
             ENDBR64.len() as u64
@@ -98,16 +98,16 @@ pub fn may_be(name: &str) -> bool {
     name.starts_with(PREFIX)
 }
 
-/// What is to be looked at in a process.
+/// What to examine in a process.
 #[derive(Debug)]
 pub struct ScanRequest {
     pid: Pid,
     /// Addresses of what was named; sorted.
     addresses: Vec<u64>,
-    /// Whatever memory of a Python may hold trampolines, too: 3.13's `-X perf_jit` names them only
-    /// when two MiB of records are together.
+    /// Whether all memory of a Python may contain trampolines: 3.13's `-X perf_jit` names them only
+    /// once it has written two MiB of records.
     unnamed: bool,
-    /// What was looked at before.
+    /// Memory that was examined before.
     seen: Vec<Range<u64>>,
 }
 
@@ -158,7 +158,7 @@ pub struct Arena {
     pub(super) found: Vec<(u64, Shape)>,
 }
 
-/// What a look found.
+/// Result of an examination.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Looked {
     pub(super) arenas: Vec<Arena>,
@@ -166,7 +166,7 @@ pub struct Looked {
     pub(super) python: bool,
 }
 
-/// Looks at the memory of a process. May block for ever.
+/// Examines the memory of a process. May block forever.
 ///
 /// Nothing is found where the process is gone, or its memory may not be read.
 pub fn look(asked: &ScanRequest) -> Looked {

@@ -1,9 +1,9 @@
-//! Unwinding information that a runtime wrote beside its code: rows become rules once, when it
-//! comes.
+//! Unwind information that a runtime wrote with its code. Its rows become rules once, when the code
+//! appears.
 //!
-//! The content is an `.eh_frame` that says where its code is relative to itself, as if it lay
-//! behind the code at the next multiple of eight (`perf inject` makes such an image of each
-//! function; nothing has to lie there in the process). Everything in it is a stranger's.
+//! The content is an `.eh_frame` that locates its code relative to itself, as if it were placed
+//! after the code at the next multiple of eight (`perf inject` makes such an image of each
+//! function; nothing has to be there in the process). All of it is untrusted.
 
 use std::ops::Range;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const BYTES_MAX: usize = 1 << 20;
 /// Most CPU time for it. Real ones take some µs.
 const CPU_MAX: Duration = Duration::from_millis(10);
 
-/// Nothing can be made of it.
+/// It makes no sense.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Senseless;
 
@@ -30,14 +30,14 @@ pub(super) struct Senseless;
 pub struct Unwinding<'a> {
     /// The `.eh_frame`.
     frames: &'a [u8],
-    /// Where it would lie, in bytes behind the next multiple of eight behind the code.
+    /// Its assumed position, in bytes after the next multiple of eight after the code.
     at: u64,
 }
 
 impl<'a> Unwinding<'a> {
-    /// What a jitdump holds for one piece of code: an `.eh_frame_hdr` of `header_bytes` and an
-    /// `.eh_frame`. The format says that the header comes first; V8 and CPython write it last, and
-    /// that is how `perf inject` reads it.
+    /// Parses the unwind information in a jitdump for one piece of code: an `.eh_frame_hdr` of
+    /// `header_bytes` and an `.eh_frame`. According to the format the header comes first; V8 and
+    /// CPython write it last, and `perf inject` reads it that way.
     pub fn as_written(content: &'a [u8], header_bytes: usize) -> Unwinding<'a> {
         let at = content.len().saturating_sub(header_bytes);
         let (frames, header) = content.split_at(at);

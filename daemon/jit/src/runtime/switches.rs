@@ -1,8 +1,7 @@
-//! How a runtime was started, as far as it matters to names and stacks: by command line and
-//! environment.
+//! Parses the command line and environment of a runtime for options that affect names and stacks.
 //!
-//! Pure: words in, answers out. What a file of options says is not seen, except by a JVM that tells
-//! its own options in its performance data.
+//! Pure: words in, answers out. Options in a file are not seen, except for a JVM that publishes its
+//! own options in its performance data.
 
 use super::Runtime;
 use crate::perfdata;
@@ -16,7 +15,7 @@ const PHP_DUMP: u32 = 0x20;
 /// How a runtime was started.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Settings {
-    /// It was told to write a perf map or a jitdump.
+    /// It was started with an option to write a perf map or a jitdump.
     pub writes: bool,
     /// A JVM keeps frame pointers.
     pub frame_pointers: bool,

@@ -1,4 +1,4 @@
-//! What the machine makes of records that are written down here, one case each.
+//! Tests the machine on handwritten records, one case each.
 
 use super::*;
 
@@ -135,8 +135,8 @@ fn wake(run: &mut Run, time: u64, cpu: u32, woken: u32, waker: u32) {
     });
 }
 
-/// What a capture shows of a host whose CPU 1 was offline before: thread 5 waits there twice and
-/// comes back from the idle task each time, which nothing records.
+/// A capture on a host with a CPU 1 that was offline before: thread 5 waits there twice and comes
+/// back from the idle task each time, which nothing records.
 #[test]
 fn a_thread_that_comes_from_a_silent_idle_task_has_waited_until_it_was_woken() {
     let times = u64::from(crate::machine::SILENT_MIN);
@@ -170,7 +170,7 @@ fn a_thread_that_tells_of_its_arrival_has_waited_until_then() {
     let Run { machine, found } = &mut run;
     let emit = &mut |wait: Wait<'_>| Run::note(found, &wait);
     machine.arrives(at(37, 1), Tid(5), emit);
-    // The same again: told by who left, and by itself.
+    // The same again: reported by the thread that left, and by itself.
     machine.arrives(at(38, 1), Tid(5), emit);
     sleep(&mut run, 50, 1, 5, 0);
     let (found, counts) = run.finish(60);

@@ -1,7 +1,7 @@
-//! What samples have to say of the architecture: which registers they carry.
+//! The architecture-specific part of samples: which registers they contain.
 //!
-//! The one place of this crate that asks which it is. Another architecture is another file here and
-//! in `daemon/unwind/src/arch`.
+//! The only place in this crate that depends on the architecture. A new architecture needs a file
+//! here and one in `daemon/unwind/src/arch`.
 
 #[cfg(target_arch = "aarch64")]
 mod aarch64;

@@ -1,4 +1,4 @@
-//! Records as the kernel writes them, byte by byte.
+//! Tests the parser on records as the kernel writes them, byte by byte.
 
 use super::*;
 use crate::synthetic::record;

@@ -1,4 +1,5 @@
-//! Rings of several owners, drained together: order of time, shares, and what is lost to whom.
+//! Tests rings of several owners that are drained together: order of time, shares, and whose
+//! records are lost.
 
 use super::*;
 use crate::loss::SampleSpacing;
@@ -19,7 +20,7 @@ fn rings_in_memory(cpus: u32) -> Rings {
 const SETS: u64 = 2;
 const SET_CPUS: u64 = 3;
 
-/// Rings in memory with sets of captures beside them.
+/// Rings in memory, with sets of captures.
 fn rings_with_sets(ring_bytes: usize) -> Rings {
     let mut rings = rings_in_memory(SET_CPUS as u32);
     for key in 0..SETS {

@@ -1,8 +1,9 @@
-//! Rings of captures: one for each CPU and event, drained beside those of the continuous profile.
+//! Rings of captures: one per CPU and event, drained together with those of the continuous profile.
 //!
-//! A set is what one specification opens; captures that ask for the same share it. It belongs to
-//! whoever opened it until the sampler takes it over, and its events are closed on another thread
-//! than the sampler's: the kernel waits for all CPUs when a tracepoint or uprobe goes.
+//! A set contains the rings of one specification; captures with the same specification share it. It
+//! belongs to whoever opened it until the sampler takes it over. Its events are closed on another
+//! thread than the sampler's, because the kernel waits for all CPUs when it removes a tracepoint or
+//! uprobe.
 
 use crate::cpu_ring::{self, CpuRing};
 use crate::error::RingsError;
@@ -35,9 +36,9 @@ pub struct RingSet {
     /// True when samples of the idle loop say that nothing happened: of clocks and of the
     /// processor.
     pub idles: bool,
-    /// What its samples are taken after: before it not all of its events ran.
+    /// Only samples after this count: before it not all of its events ran.
     pub start: MonotonicTime,
-    /// What the last drain learned of.
+    /// Findings of the last drain.
     pub stats: DrainStats,
     /// Samples that its events brought, lost ones too: whoever opened it sees how often they
     /// happen.
@@ -174,8 +175,8 @@ impl RingSet {
         times.reduce(|(enabled, running), (more, ran)| (enabled + more, running + ran))
     }
 
-    /// Has the ring of an event tell of each thread that comes to a CPU, also where the switch to
-    /// it is not recorded ([`Drained::SetArrival`]). Asked for again nothing changes.
+    /// Makes the ring of an event report each thread that arrives on a CPU, even if the switch to
+    /// it is not recorded ([`Drained::SetArrival`]). Calling it again changes nothing.
     ///
     /// # Errors
     /// When the kernel refuses. No error where the CPU has no such ring.

@@ -1,4 +1,5 @@
-//! The side band in rings of its own: in order of time with the samples, and never at their cost.
+//! Tests the side band in rings of its own: in order of time with the samples, and never at their
+//! expense.
 
 use super::*;
 use crate::event::EventKind;

@@ -1,5 +1,5 @@
-//! Rings with damaged records, and with records the kernel writes longer than they are: no ring
-//! stalls, and what is sound behind the damage comes out.
+//! Tests rings with damaged records, and with records longer than the kernel should write: no ring
+//! stalls, and intact records after the damage are read.
 
 use super::*;
 use crate::loss::SampleSpacing;
@@ -76,8 +76,8 @@ fn sample(time: u64, pid: u32) -> Vec<u8> {
     synthetic::sample(MonotonicTime(time), pid, 0, PERIOD, &[7, 8])
 }
 
-/// A time that no real clock has reached: what is later than now is told by the horizon of drains
-/// alone, however slowly a test runs.
+/// A time that no real clock has reached: only the horizon of drains decides what is later than
+/// now, however slowly a test runs.
 fn tomorrow() -> u64 {
     MonotonicTime::now().0 + 24 * 3600 * SECOND
 }
@@ -184,7 +184,7 @@ fn a_record_later_than_now_is_skipped_and_one_on_its_way_is_not() {
         (u64::MAX, 2),
         (now + 3600 * SECOND, 3),
         (now - 10, 4),
-        // On a CPU whose clock is ahead.
+        // On a CPU with a clock that is ahead.
         (now + 5_000_000, 5),
     ] {
         assert!(ring(&mut rings, 0).write(&sample(time, pid)));
@@ -296,7 +296,7 @@ fn what_a_flush_threw_away_is_lost_and_not_for_want_of_room() {
     (rings, ..) = stand_still(0, 95, 3);
     let thrown_away = rings.lost_stalled;
     assert!(thrown_away > 100, "{thrown_away}");
-    // The kernel tells of what found no room when there is some; later losses are of the size.
+    // The kernel reports lost records when there is room; later losses are of the size.
     let now = MonotonicTime::now().0;
     let mut handed = Handed::default();
     for (round, expected) in [(1, 40), (2, 40), (3, 40)] {
@@ -319,7 +319,7 @@ enum Written {
     Time(u64),
     /// A sound record with this size in its header: where the next one starts is not known.
     Size(u16),
-    /// A record of any type and content, whose size is right.
+    /// A record of any type and content, with a correct size.
     Any(u32, Vec<u64>),
     /// So many trailers too many, of this content.
     TooLong(u64),

@@ -1,4 +1,4 @@
-//! Rings of several CPUs, drained in order of time.
+//! Tests rings of several CPUs, drained in order of time.
 
 use super::*;
 use crate::event::EventKind;
@@ -98,8 +98,8 @@ fn load_bpf_program() -> bool {
     attributes[0] = 1 | 2 << 32;
     attributes[1] = instructions.as_ptr() as u64;
     attributes[2] = c"GPL".as_ptr() as u64;
-    // SAFETY: the kernel reads as many bytes of the attributes as it is told, and instructions
-    // and licence where they say; all three live through the call.
+    // SAFETY: the kernel reads as many bytes of the attributes as their size says, and instructions
+    // and licence where they point; all three live through the call.
     let program = unsafe {
         let size = size_of_val(&attributes);
         libc::syscall(libc::SYS_bpf, LOAD, attributes.as_ptr(), size)
@@ -137,7 +137,7 @@ fn samples_go_on_when_bpf_programs_come_and_go_under_two_listeners_needs_root() 
             wait_until(MonotonicTime::now().plus(Duration::from_millis(20)));
         }
         let last = MonotonicTime::now();
-        // Samples that are handed out: a ring that is full for ever says that it lives, too.
+        // Samples that are handed out: a ring that is always full counts as alive, too.
         while listeners
             .iter()
             .any(|(_, heard)| heard.newest.iter().any(|&newest| newest < last))
@@ -256,7 +256,7 @@ fn taken_and_missing_samples_add_up_to_the_time_that_passed_needs_root() {
 
 fn hold_taken_and_missing_against_time() {
     // The same clock with room for all of it: a hypervisor that takes a CPU away takes its ticks
-    // away too, so that the time alone does not tell how many there were.
+    // away too, so the time alone does not show how many there were.
     let Some(mut reference) = fast_rings(4 << 20, 0) else {
         return;
     };
@@ -441,8 +441,8 @@ fn a_ring_that_is_told_to_leave_is_emptied_first() {
     assert_eq!(rings.cpus(), 1);
 }
 
-/// What is missing of a CPU whose last sample was at `last` and whose new ring starts now, 30
-/// periods after it: from, until and number, counted back from now in periods.
+/// The losses of a CPU with a last sample at `last` and a new ring that starts now, 30 periods
+/// after it: from, until and number, counted back from now in periods.
 fn around(left: u64, since: u64) -> (Vec<(u64, u64, u64)>, u64) {
     let mut rings = rings_in_memory(2);
     let ring = Ring::in_memory(64 << 10).expect("maps");

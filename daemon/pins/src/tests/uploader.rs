@@ -1,4 +1,4 @@
-//! The way of pins to a collector that is away, refuses, or does not read.
+//! Tests uploading pins to a collector that is down, rejects them, or does not read.
 
 use super::super::uploader::PinUploader;
 use super::*;
@@ -25,7 +25,7 @@ struct Got {
     captured: Option<Profile>,
 }
 
-/// A collector that answers as it is told, in this order, and takes everything afterwards.
+/// A collector that gives these answers in order, and accepts everything afterwards.
 struct Collector {
     answers: Mutex<Vec<Code>>,
     got: SyncSender<Got>,
@@ -248,7 +248,8 @@ fn one_that_cannot_be_read_is_left_and_one_whose_note_is_damaged_goes_again() {
     drop(host);
     let note = dir.path().join(format!("{first:016x}.brought"));
     std::fs::write(&note, b"rubbish").unwrap();
-    // The byte before the last head is of a window, whose sum is wrong then; heads are right.
+    // The byte before the last head is part of a window, so the window's checksum becomes wrong;
+    // heads are right.
     let path = file(dir.path(), 2);
     let mut bytes = std::fs::read(&path).unwrap();
     let last = bytes.windows(4).rposition(|at| at == b"FPR2").unwrap();

@@ -1,11 +1,11 @@
 //! The body of the `fp-files` thread: looks at the file system for the sampler, which never does.
 //!
-//! It has executables opened as soon as they have a sample, reads their unwind information when
-//! nothing is left to open (first of those that walks stopped at), looks at single calls in them
-//! for scans of stacks (`unwind/src/walk/call_sites.rs`), and reads /proc again when records were
-//! lost: what the lost ones told (forks, execs, mappings, exits) can be learnt in no other way.
-//! Files are touched by helpers, `fp-blocking`, and waited for only so long: one on a file system
-//! that never answers holds up no other.
+//! It has executables opened as soon as they have a sample, and reads their unwind information when
+//! nothing is left to open, starting with files at which walks stopped. It examines single calls in
+//! them for scans of stacks (`unwind/src/walk/call_sites.rs`), and reads /proc again after records
+//! were lost, because nothing else shows what they reported (forks, execs, mappings, exits).
+//! Helpers, `fp-blocking`, access the files, and it waits for them only for a limited time, so a
+//! file system that never answers blocks only its own files.
 
 use super::unread::Unread;
 use host::blocking_pool::BlockingPool;
@@ -40,7 +40,7 @@ impl std::fmt::Debug for Retired {
     }
 }
 
-/// What the sampler asks for.
+/// A request of the sampler.
 #[derive(Debug)]
 pub enum Request {
     /// Open this executable.
@@ -51,8 +51,7 @@ pub enum Request {
     Processes,
     /// Close the events of a capture that ended: the kernel may wait for all CPUs meanwhile.
     Close(Box<RingSet>),
-    /// Close rings of the continuous profile, which others have taken over from, or whose CPU went
-    /// away.
+    /// Closes rings of the continuous profile that were replaced, or whose CPU went away.
     CloseRings(Retired),
 }
 
@@ -88,7 +87,7 @@ const SERVED_ALONE_MAX: Duration = Duration::from_millis(500);
 
 /// How unwind information gets to the sampler.
 pub struct Modules {
-    /// Where it goes.
+    /// Where to send the result.
     pub loaded: SyncSender<UnwindUpdate>,
     /// Counters shared by the file loader and the sampler.
     pub handover: Arc<Handover>,
@@ -98,8 +97,8 @@ pub struct Modules {
     pub derive: bool,
 }
 
-/// What `fp-files` and the sampler share beside their queues. Plain counters and a hint: they order
-/// nothing, the queues do.
+/// Data shared by `fp-files` and the sampler besides their queues. Plain counters and a hint: only
+/// the queues order anything.
 #[derive(Debug, Default)]
 pub struct Handover {
     /// Bytes sent and not yet taken.
@@ -132,7 +131,7 @@ impl FileLoader {
         scan::all(|mapping, path| identity_in_time(&self.helpers, WAIT, mapping, path))
     }
 
-    /// Serves the sampler until it hangs up. `heartbeat` tells what takes long.
+    /// Serves the sampler until it hangs up. `heartbeat` reports long work.
     pub fn run(
         self,
         requests: &Receiver<Request>,

@@ -1,8 +1,8 @@
-//! Threads that read for the sampler what it must not wait for: files, `/proc`, stacks of others.
+//! Threads that read on behalf of the sampler what it must not wait for: files, `/proc`, stacks of
+//! other processes.
 //!
 //! [`file_loader`] is the body of `fp-files`, [`stack_reader`] that of `fp-look`. Each takes
-//! requests from a bounded queue, has helpers touch what may never answer, and sends back what it
-//! found.
+//! requests from a bounded queue, has helpers access what may never answer, and returns the result.
 
 pub mod file_loader;
 pub mod stack_reader;

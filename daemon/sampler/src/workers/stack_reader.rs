@@ -1,11 +1,12 @@
-//! The body of the `fp-look` thread: looks at the memory of threads for the sampler.
+//! The body of the `fp-look` thread: reads the memory of threads for the sampler.
 //!
-//! Reading a stranger's memory may take for ever: pages that a userfaultfd or a FUSE server has to
-//! bring, locks of a process that hangs. Helpers, `fp-blocking`, do it, one process at a time, and
-//! are waited for only so long; a process that let one hang is not looked at again. What is read is
-//! a stack with whatever secrets it holds: it stays in one buffer that no core dump has, is cleared
-//! after each piece, and only addresses leave it (`unwind/src/walk/look.rs`). Pages that end copies
-//! of stacks are read for no more than that they are there (`unwind/src/walk/holes.rs`).
+//! Reading another process's memory may take forever: its pages may come from a userfaultfd or a
+//! FUSE server, or its locks may be held. Helpers, `fp-blocking`, read it, one process at a time,
+//! and the thread waits for them only for a limited time; a process on which a helper hung is not
+//! read again. The memory is a stack and may hold secrets: it stays in one buffer that is excluded
+//! from core dumps and cleared after each piece, and only addresses leave it
+//! (`unwind/src/walk/look.rs`). Pages at which copies of stacks end are read only to make them
+//! present (`unwind/src/walk/holes.rs`).
 
 use hashbrown::HashSet;
 use host::blocking_pool::BlockingPool;
@@ -39,11 +40,11 @@ const WAIT: Duration = Duration::from_secs(1);
 /// whoever has frames of this size; it is cut as before.
 const LOOK_BYTES: u64 = 256 << 10;
 
-/// What lies before the return address and is looked at too: the registers that the function saved.
-/// Unit: bytes. Six, of eight bytes each, and room for what some functions keep between.
+/// Bytes before the return address that are read too: the registers that the function saved. Six
+/// registers of eight bytes, and room for what some functions store in between.
 const BEFORE_BYTES: u64 = 128;
 
-/// What is read at a time. Unit: bytes; whole pages.
+/// How much is read at a time. Unit: bytes; full pages.
 const PIECE_BYTES: usize = 32 << 10;
 
 /// A page of memory, or a part of one.
@@ -63,7 +64,7 @@ const MAPS_BYTES_MAX: u64 = 1 << 20;
 /// Processes remembered to have hung. When there are more, all are forgiven.
 const HUNG_MAX: usize = 1024;
 
-/// What the sampler asks for.
+/// A request of the sampler.
 #[derive(Debug)]
 pub enum Request {
     /// Look at a stack.
@@ -113,7 +114,7 @@ impl StackReader {
         self.in_time(wanted.thread.0, move || look(wanted))
     }
 
-    /// Has a helper do something with the memory of a process, which may take for ever.
+    /// Has a helper work on the memory of a process, which may take forever.
     fn in_time<T: Send + 'static>(
         &mut self,
         process: ProcessId,
@@ -137,7 +138,7 @@ impl StackReader {
     }
 }
 
-/// One look. May block for ever.
+/// One read. May block forever.
 ///
 /// Everything is opened relative to the thread's own directory in /proc, which is that of no other
 /// thread when its number is used again; the file of its memory is that of one program, and empty
@@ -182,10 +183,10 @@ fn thread_dir(thread: Thread, pid: Pid) -> io::Result<File> {
         .open(format!("/proc/{}/task/{}", pid.0, thread.1.0))
 }
 
-/// Reads a byte of each page of a hole that was never there, and of the same place of other
-/// threads' stacks, which run the same code, as far as that takes no time. May block for ever. Only
-/// of private memory that no file backs, and not of what was swapped out: elsewhere more than a
-/// page of zeros might come.
+/// Reads a byte of each page in a hole that was never touched, and in the same place of other
+/// threads' stacks, which run the same code, as far as that takes no time. May block forever. Only
+/// for private memory without a file behind it that was not swapped out, because elsewhere it might
+/// bring in more than a page of zeros.
 fn touch(hole: Hole) -> Result<(), Failure> {
     let dir = thread_dir(hole.thread, hole.pid).map_err(failure)?;
     let within = |name| File::open(format!("/proc/self/fd/{}/{name}", dir.as_raw_fd()));
@@ -243,7 +244,7 @@ fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), F
     let mut buffer = Buffer::new().map_err(failure)?;
     let mut at = range.start;
     while at < range.end {
-        // Pieces end at whole pages: one page that cannot be read costs nothing that lies before.
+        // Pieces end at page boundaries, so a page that cannot be read costs nothing before it.
         let piece = (range.end - at).min(PIECE_BYTES as u64 - at % 4096) as usize;
         let bytes = &mut buffer.0[..piece];
         let read = match memory.read_at(bytes, at) {
@@ -263,8 +264,7 @@ fn read(memory: &File, range: Range<u64>, sieve: &mut Sieve<'_>) -> Result<(), F
     Ok(())
 }
 
-/// What is read lies here and nowhere else: outside of the heap, in no core dump, cleared at the
-/// end.
+/// The only place for what is read: outside the heap, excluded from core dumps, cleared at the end.
 struct Buffer(MmapMut);
 
 impl Buffer {

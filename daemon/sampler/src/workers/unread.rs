@@ -1,5 +1,5 @@
-//! The order in which files' unwind information is read: what walks stopped at goes before what was
-//! only seen. Under a storm of new programs most files are never walked through.
+//! The order in which files' unwind information is read: files at which walks stopped come before
+//! files that were only seen. While many new programs start, most files are never walked through.
 
 use host::ids::FileId;
 use std::collections::VecDeque;

@@ -1,9 +1,9 @@
-//! When the samples of a window were taken, as they stand behind its accounts.
+//! The times of a window's samples, encoded after its accounts.
 //!
-//! Numbers are varints: how many found no room, how many there are, and for each the nanoseconds
-//! since the one before (first: since the window started), `row << 1 | explicit weight`, and the
-//! weight where it is not the window's period. Nothing at all stands there where no times are
-//! known. Read as a stranger's.
+//! Numbers are varints: how many times were dropped for lack of room, how many there are, and for
+//! each the nanoseconds since the previous one (for the first, since the start of the window), `row
+//! << 1 | explicit weight`, and the weight if it is not the window's period. If no times are known,
+//! nothing is written. Decoding treats the bytes as untrusted.
 
 use super::{DecodeError, Facts, Times, get, put};
 use aggregate::batch::RawMoment;

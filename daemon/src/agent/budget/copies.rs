@@ -1,9 +1,9 @@
-//! The decision how much of each stack is copied: a state machine without clock or syscalls.
+//! Decides how much of each stack is copied: a state machine without clock or syscalls.
 //!
-//! What is configured reaches the start of nearly every program. Where compilers or other deep code
-//! take a share of the machine, their stacks are cut; then as much is copied as a record holds, and
-//! less again once nearly all stacks would be complete with less. The kernel writes only as much as
-//! there is of a stack, so what a larger copy costs is mostly room in the rings.
+//! The configured size reaches the start of nearly every program's stack. If compilers or other
+//! deep code use much of the machine, their stacks are cut; then as much is copied as a record can
+//! hold, and less again once nearly all stacks would be complete with less. The kernel writes only
+//! as much of a stack as exists, so the cost of a larger copy is mostly room in the rings.
 
 use host::time::MonotonicTime;
 use std::time::Duration;
@@ -39,14 +39,14 @@ pub struct CopyGovernor {
     base: u32,
     max: u32,
     in_force: u32,
-    /// What was counted when gathering started: for a demand, and for what would be enough.
+    /// Counts when gathering started: for a demand, and for what would be enough.
     demand: Option<(MonotonicTime, CopyCounts)>,
     enough: Option<(MonotonicTime, CopyCounts)>,
     not_before: MonotonicTime,
     retry: Duration,
 }
 
-/// What was counted between two readings.
+/// Difference between two readings.
 fn between(before: &CopyCounts, now: &CopyCounts) -> CopyCounts {
     let mut beyond = now.beyond;
     for (count, before) in beyond.iter_mut().zip(before.beyond) {
@@ -78,7 +78,7 @@ impl CopyGovernor {
         self.in_force
     }
 
-    /// What is copied without demand. Unit: bytes.
+    /// Size of the copy without demand. Unit: bytes.
     pub fn base(&self) -> u32 {
         self.base
     }
@@ -107,9 +107,9 @@ impl CopyGovernor {
         (self.demand, self.enough) = (None, None);
     }
 
-    /// Takes a reading of what was counted since the start. Returns how much should be copied, when
-    /// that is another size than the one in force. The caller puts it in force and says so by
-    /// [`CopyGovernor::enter`], or [`CopyGovernor::refused`].
+    /// Processes a reading of the counts since the start. Returns how much should be copied, if
+    /// that differs from the size in force. The caller applies it and reports that with
+    /// [`CopyGovernor::enter`] or [`CopyGovernor::refused`].
     pub fn observe(&mut self, now: MonotonicTime, counted: CopyCounts) -> Option<u32> {
         self.more(now, &counted)
             .or_else(|| self.less(now, &counted))

@@ -1,10 +1,10 @@
-//! The decision when to sample less and when to go back: a state machine without clock or syscalls.
+//! Decides when to sample less and when to return: a state machine without clock or syscalls.
 //!
-//! Fed with the CPU time used so far, every ten seconds or so. Input: time and nanoseconds; output:
-//! the level of the ladder that should be in force. Lowers after a minute over the budget, which a
-//! spike is not. Raises after some minutes in which the cost of the higher level, as it was learnt
-//! when it was left, would have fit with room to spare; each time that proves wrong the next try
-//! waits twice as long. So levels never swing, whatever the load does.
+//! It is fed with the CPU time used so far about every ten seconds. Input: time and nanoseconds;
+//! output: the level that should be in force. It lowers after a minute over the budget, so a spike
+//! has no effect. It raises after some minutes in which the cost of the higher level, measured when
+//! that level was left, would have fit with room to spare. Each time that proves wrong, the next
+//! try waits twice as long. So levels never oscillate under any load.
 
 use host::time::MonotonicTime;
 use perf::plan::Limits;
@@ -29,7 +29,7 @@ const MINUTE_OVER: usize = 5;
 /// Intervals looked at for a load that comes and goes, and before raising: five minutes.
 const LONG: usize = 30;
 
-/// What an interval may count in the long mean, as a multiple of the budget: a spike of ten
+/// Most that an interval may count in the long mean, as a multiple of the budget: a spike of ten
 /// seconds, however high, must not look like five minutes of load.
 const CLIP: u64 = 3;
 
@@ -51,7 +51,7 @@ const PROVEN: Duration = Duration::from_secs(1800);
 /// The part of the budget that a higher level may be expected to take. Unit: percent.
 const ROOM_PERCENT: u64 = 80;
 
-/// What a level is expected to cost beside the one below it, while it was never measured. Unit:
+/// Expected cost of a level compared with the one below it, while it was never measured. Unit:
 /// percent of the lower one's cost. Halving a copy saves less than half.
 const COPY_STEP_PERCENT: u64 = 200;
 
@@ -101,7 +101,7 @@ pub struct CpuGovernor {
     recent: VecDeque<u64>,
     /// Cost of the intervals since the level came into force, at most [`LONG`].
     judged: VecDeque<u64>,
-    /// For each level its cost beside the next lower one's, in percent, where it was measured.
+    /// For each level its measured cost compared with the next lower one's, in percent.
     learnt: Vec<Option<u64>>,
     /// Cost of a minute of the level just left downwards, until the lower one is known too.
     left_at: Option<u64>,
@@ -110,7 +110,7 @@ pub struct CpuGovernor {
 }
 
 impl CpuGovernor {
-    /// Nothing is limited and nothing known at `now`, the start of the daemon.
+    /// Creates it at `now`, the start of the daemon, without limits or knowledge.
     pub fn new(budget_ppm: u64, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) -> CpuGovernor {
         let ladder = ladder(stack_bytes, rate_hz);
         CpuGovernor {
@@ -160,7 +160,7 @@ impl CpuGovernor {
         mean(self.recent.iter().copied())
     }
 
-    /// Takes a new budget. What was judged by the old one is forgotten.
+    /// Sets a new budget. Decisions based on the old one are forgotten.
     pub fn set_budget(&mut self, budget_ppm: u64) {
         if self.budget_ppm != budget_ppm {
             self.budget_ppm = budget_ppm;
@@ -182,7 +182,7 @@ impl CpuGovernor {
         (level, ladder[level])
     }
 
-    /// Takes a new configuration of what is sampled; see [`CpuGovernor::level_for`].
+    /// Sets a new configuration of what is sampled; see [`CpuGovernor::level_for`].
     pub fn set_full(&mut self, stack_bytes: u32, rate_hz: u32, now: MonotonicTime) {
         self.level = self.level_for(stack_bytes, rate_hz).0;
         self.ladder = ladder(stack_bytes, rate_hz);
@@ -192,9 +192,9 @@ impl CpuGovernor {
         self.settle(now);
     }
 
-    /// Takes a reading: CPU time used so far. Returns the level that should be in force, when it is
-    /// another than the one that is. The caller puts it in force and says so by
-    /// [`CpuGovernor::enter`]; until then the answer is given again every minute.
+    /// Processes a reading: CPU time used so far. Returns the level that should be in force, if it
+    /// differs from the current one. The caller applies it and reports that with
+    /// [`CpuGovernor::enter`]; until then the result is repeated every minute.
     pub fn observe(&mut self, now: MonotonicTime, cpu_ns: u64) -> Option<usize> {
         let Some((at, before)) = self.last else {
             self.last = Some((now, cpu_ns));
@@ -293,7 +293,7 @@ impl CpuGovernor {
         expected <= self.budget_ppm * ROOM_PERCENT / 100
     }
 
-    /// What a level costs beside the next lower one. Unit: percent.
+    /// The cost of a level compared with the next lower one. Unit: percent.
     fn step_percent(&self, level: usize) -> u64 {
         let rate = |level| u64::from(self.limits(level).rate_hz.min(self.rate_hz).max(1));
         let (high, low) = (rate(level), rate(level + 1));

@@ -1,11 +1,11 @@
-//! The decision when to hold less memory and when to hold more again: a state machine without clock
-//! or syscalls.
+//! Decides when to use less memory and when to use more again: a state machine without clock or
+//! syscalls.
 //!
-//! Fed with the memory in use, every ten seconds or so. Over the budget for half a minute it first
-//! wants free memory given back to the machine; over it still, the next lower level of bounds:
-//! caches go first, for they cost only time, then the flight recorder, which downsamples what is
-//! old. It goes back when what the higher level may add would fit; it never swings, see
-//! [`super::cpu`].
+//! It is fed with the memory in use about every ten seconds. After half a minute over the budget it
+//! first asks for free memory to be returned to the machine. If that is not enough, it selects the
+//! next lower level of bounds: caches are reduced first, because they cost only time, then the
+//! flight recorder, which downsamples old windows. It returns when what the higher level may add
+//! would fit, without oscillating: see [`super::cpu`].
 
 use super::cpu::INTERVAL;
 use host::bounds::Bounds;
@@ -58,7 +58,7 @@ pub fn bounds(configured: Bounds, level: usize) -> Bounds {
     }
 }
 
-/// What is to be done.
+/// What to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Give free memory back.
@@ -126,7 +126,7 @@ impl MemoryGovernor {
         bounds(self.configured, self.level)
     }
 
-    /// Takes a new configuration; the level stays.
+    /// Sets a new configuration; the level stays.
     pub fn configure(&mut self, budget: usize, configured: Bounds) {
         if (budget, configured) != (self.budget, self.configured) {
             (self.budget, self.configured) = (budget, configured);
@@ -135,7 +135,8 @@ impl MemoryGovernor {
         }
     }
 
-    /// Takes a reading: bytes in use. Changes the level by itself; what it returns must be done.
+    /// Processes a reading: bytes in use. Changes the level by itself; the caller must carry out
+    /// the result.
     pub fn observe(&mut self, now: MonotonicTime, used: usize) -> Option<Action> {
         if self.last.is_some_and(|last| now.since(last) < INTERVAL) {
             return None;

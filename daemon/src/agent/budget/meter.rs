@@ -1,9 +1,9 @@
-//! What the daemon uses: CPU time of its own work, of answering clients, and of sending what it has
-//! to the collector, told apart by thread.
+//! Measures the daemon's CPU time by thread: its own work, answering clients, and uploading to the
+//! collector.
 //!
-//! Read from `/proc/self/task` every ten seconds; two small reads a thread. Work and answers cannot
-//! be told apart from the process's total, for threads of queries come and go and take their time
-//! with them; those that sample and name stay.
+//! It is read from `/proc/self/task` every ten seconds, with two small reads per thread. The
+//! process's total cannot separate work from answers, because threads of queries come and go with
+//! their time, while those that sample and name stay.
 
 use std::collections::HashMap;
 use std::path::Path;
@@ -28,15 +28,15 @@ pub struct CpuUse {
     pub uploading_ns: u64,
 }
 
-/// Takes parts out of a sum that only grows, so that the rest only grows too: how much captures
-/// took is an estimate, which may fall.
+/// Subtracts parts from a sum that only grows, so that the rest only grows too: the cost of
+/// captures is an estimate, which may fall.
 #[derive(Debug, Default)]
 pub struct Apart {
     rest: u64,
 }
 
 impl Apart {
-    /// What is left of `own_ns` without `apart_ns`.
+    /// The rest of `own_ns` without `apart_ns`.
     pub fn less(&mut self, own_ns: u64, apart_ns: u64) -> u64 {
         self.rest = self.rest.max(own_ns.saturating_sub(apart_ns));
         self.rest

@@ -1,8 +1,9 @@
-//! The daemon keeps its own cost under control, and says so.
+//! Keeps the daemon's own cost within its budget, and reports it.
 //!
-//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] how much of each stack
-//! is worth copying; this file reads what is used, puts decisions in force and remembers them for
-//! `status`. Called by the main thread every few seconds, and by whoever reloads the configuration.
+//! [`cpu`] and [`memory`] decide, without clock or syscalls, and [`copies`] decides how much of
+//! each stack to copy. This file reads the usage, applies the decisions and remembers them for
+//! `status`. Called by the main thread every few seconds, and by any thread that reloads the
+//! configuration.
 
 pub mod copies;
 pub mod cpu;
@@ -29,7 +30,7 @@ use std::sync::PoisonError;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-/// What the daemon takes beside caches and recorder: batches, names, threads, code. Unit: bytes. 25
+/// Memory of the daemon besides caches and recorder: batches, names, threads, code. Unit: bytes. 25
 /// to 45 MiB measured on two CPUs.
 const BASE_BYTES: usize = 56 << 20;
 
@@ -42,8 +43,8 @@ const MEMORY_MIN: usize = 48 << 20;
 /// Readings of the cost of answering that are kept: those of a minute, its start and end included.
 const SERVING_KEPT: usize = 7;
 
-/// Tells when the next reading is due: the main thread looks around more often than the budget
-/// needs, and a reading is two small files of each thread.
+/// When the next reading is due: the main thread looks around more often than the budget needs, and
+/// a reading is two small files per thread.
 #[derive(Debug, Default)]
 struct Due(Option<MonotonicTime>);
 
@@ -67,9 +68,9 @@ pub struct Budget {
     pub memory: MemoryGovernor,
     /// How much of each stack is copied.
     pub copies: CopyGovernor,
-    /// What was used when the CPU level last changed.
+    /// Usage when the CPU level last changed.
     cpu_reason: String,
-    /// What was used when the memory level last changed.
+    /// Usage when the memory level last changed.
     memory_reason: String,
     /// Why the last step of the CPU ladder could not be taken.
     refused: Option<String>,
@@ -78,7 +79,7 @@ pub struct Budget {
     apart: Apart,
     /// CPU time of reading files of users and containers.
     owners_files_ns: u64,
-    /// What was used by the last reading.
+    /// Usage at the last reading.
     used: CpuUse,
     /// Time and CPU time of answering clients, of the last minute.
     serving: VecDeque<(MonotonicTime, u64)>,
@@ -129,14 +130,14 @@ pub fn memory_budget(config: &Config, machine_bytes: Option<u64>) -> usize {
     wanted.min(share).max(MEMORY_MIN)
 }
 
-/// What decides how much of each stack is copied, where nothing is limited.
+/// The state machine that decides how much of each stack is copied while nothing is limited.
 pub(super) fn copy_governor(config: &Config, plan: &Plan) -> CopyGovernor {
     CopyGovernor::new(plan.stack_bytes, config.unwind.stack_kib_max << 10)
 }
 
 impl Budget {
-    /// Nothing is limited at the start of the daemon. `plan`: what is in force then, so that each
-    /// step lowers something, on a kernel too that takes less than was planned.
+    /// Creates it at the start of the daemon, without limits. `plan` is what is then in force, so
+    /// that each step lowers something even on a kernel that accepts less than planned.
     pub fn new(config: &Config, environment: &Environment, plan: &Plan) -> Budget {
         let now = MonotonicTime::now();
         let cpu_ppm = config.budget.cpu_ppm(environment.cpus_online.len());
@@ -409,8 +410,8 @@ impl Agent {
         recorder.maintain();
     }
 
-    /// Takes over what a new configuration says of the budget and of what it governs. The levels in
-    /// force stay, and are judged again. To be called with the configuration's lock held.
+    /// Applies a new configuration of the budget and of what it governs. The current levels stay
+    /// and are evaluated again. Call it with the configuration's lock held.
     pub(super) fn configure_budget(&self, config: &Config) {
         let environment = &self.start.environment;
         let bounds = {
@@ -425,7 +426,7 @@ impl Agent {
         self.put_bounds(config, bounds);
     }
 
-    /// What `status` says of the budget.
+    /// The budget's part of `status`.
     pub(super) fn budget_status(&self) -> wire::Budget {
         let budget = lock(&self.budget.state);
         let (cpu, memory) = (&budget.cpu, &budget.memory);
@@ -456,7 +457,7 @@ impl Agent {
         }
     }
 
-    /// What the budget limits now, as a degradation each.
+    /// Adds a degradation for each current limit of the budget.
     pub(super) fn budget_degradations(&self, list: &mut Vec<Degradation>) {
         let budget = lock(&self.budget.state);
         let (cpu, memory) = (&budget.cpu, &budget.memory);
@@ -501,8 +502,8 @@ impl Agent {
     }
 }
 
-/// What the memory budget limits now. `reason`: what was used when the level last changed, `age`
-/// ago.
+/// The degradation for the memory budget's current limit. `reason`: the usage when the level last
+/// changed, `age` ago.
 fn memory_degradation(memory: &MemoryGovernor, reason: &str, age: Duration) -> Option<Degradation> {
     if memory.level() == 0 {
         return None;
@@ -551,7 +552,7 @@ fn percent(ppm: u64) -> String {
     format!("{}.{:02} %", ppm / 10_000, ppm / 100 % 100)
 }
 
-/// What a level limits; empty when nothing.
+/// Describes what a level limits; empty if nothing.
 fn shown_limits(limits: Limits) -> String {
     let copy = match limits.stack_bytes {
         u32::MAX => None,

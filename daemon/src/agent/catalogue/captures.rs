@@ -1,4 +1,4 @@
-//! Captures on demand, as metrics.
+//! Metrics of captures on demand.
 
 use super::Agent;
 use capture::CaptureCounts;

@@ -1,4 +1,4 @@
-//! What asking container runtimes came to, as metrics.
+//! Metrics of queries to container runtimes.
 
 use cgroup::containers::{Cause, ProviderCounts};
 use metrics::{Family, gather};

@@ -1,4 +1,4 @@
-//! Metrics of the flight recorder: what it holds, what it misses, and what the kernel accounts.
+//! Metrics of the flight recorder: what it holds, what it misses, and the kernel's CPU accounting.
 
 use crate::agent::Agent;
 use crate::agent::coverage::Cause;

@@ -1,4 +1,4 @@
-//! Metrics of the thread that samples, and of the table of processes.
+//! Metrics of the sampler thread and of the process table.
 
 use metrics::{Family, gather};
 use perf::cpu_ring::CpuCounts;

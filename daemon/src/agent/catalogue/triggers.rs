@@ -1,4 +1,4 @@
-//! Triggers and pins, as metrics.
+//! Metrics of triggers and pins.
 
 use super::Agent;
 use metrics::{Family, gather};

@@ -1,4 +1,4 @@
-//! Metrics of walks by unwind information, of what is remembered of them, and of looks at memory.
+//! Metrics of stack walks by unwind information, of remembered walks, and of memory reads.
 
 use metrics::{Family, gather};
 use profile::StackEnd;

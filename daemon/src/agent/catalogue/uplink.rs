@@ -1,5 +1,5 @@
-//! The way to the collector and the captures that it asks for, as metrics; none as long as the host
-//! pushes to none.
+//! Metrics of uploads to the collector and of captures that it requests. There are none while the
+//! host has no collector.
 
 use super::Agent;
 use control::ControlCounts;

@@ -1,4 +1,4 @@
-//! Which setting leads to which degradation.
+//! Tests which setting leads to which degradation.
 
 use super::*;
 use agent_config::Config;

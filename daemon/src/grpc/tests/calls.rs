@@ -1,4 +1,4 @@
-//! Every call of the service.
+//! Tests every call of the service.
 
 use super::*;
 use testkit::wait::until;

@@ -1,4 +1,4 @@
-//! Calls about captures, before captures that are a fake.
+//! Tests calls about captures, with fake captures.
 
 use super::*;
 use proto::agent::capture_response::Body;

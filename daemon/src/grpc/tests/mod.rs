@@ -1,5 +1,5 @@
-//! The service in this process on a real socket, before a host that is a fake: a recorder filled by
-//! the test, and everything else made up.
+//! Tests the service in this process on a real socket, with a fake host: the tests fill a recorder,
+//! and everything else is made up.
 
 mod calls;
 mod captures;
@@ -40,7 +40,7 @@ pub(super) struct FakeHost {
     pub sick: std::sync::atomic::AtomicBool,
 }
 
-/// Captures that are told what to say.
+/// Captures with answers that the test sets.
 #[derive(Default)]
 pub(super) struct FakeCaptures {
     /// Senders of those that started, with who asked.
@@ -200,7 +200,7 @@ impl FakeHost {
         });
     }
 
-    /// A window whose profile takes many chunks and more than a connection's flow control lets go.
+    /// A window with a profile of many chunks, more than a connection's flow control allows.
     pub(super) fn add_large(&self) {
         let names: Vec<String> = (0..20_000).map(|n| format!("function_{n:0100}")).collect();
         let samples: Vec<_> = names

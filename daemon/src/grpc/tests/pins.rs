@@ -1,4 +1,4 @@
-//! Pins over the wire: listed, and answering for what the recorder has forgotten.
+//! Tests pins over the wire: they are listed, and they answer for what the recorder has dropped.
 
 use super::*;
 use ::pins::{Evidence, PinRequest, PinWriter};

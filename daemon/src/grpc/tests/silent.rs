@@ -1,4 +1,4 @@
-//! Peers that take a connection and do not use it: they shut nobody out.
+//! Tests that peers that open a connection and do not use it shut nobody out.
 
 use super::sockets::{TOKEN, health_of, status_with, tls_listen, trusting};
 use super::*;
@@ -10,7 +10,7 @@ use tonic_health::pb::health_client::HealthClient;
 /// What a peer that falls silent has sent before.
 #[derive(Clone, Copy, Debug)]
 enum Silent {
-    /// Nothing.
+    /// It only connects.
     Connected,
     /// A part of a ClientHello that is larger than an HTTP/2 preface.
     HalfHello,

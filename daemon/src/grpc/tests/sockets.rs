@@ -1,4 +1,4 @@
-//! Who can connect, and what becomes of clients and sockets.
+//! Tests who can connect, and what happens to clients and sockets.
 
 use super::*;
 use std::net::{IpAddr, Ipv4Addr, TcpListener};
@@ -65,7 +65,7 @@ async fn the_socket_has_its_mode_and_its_directory_is_made() {
         mode: 0o620,
         group: Some("0".to_owned()),
     };
-    // The group can be set by root, and by members; others are told.
+    // Root and members can set the group; others get an error.
     match start(ServeOptions::new(listen), FakeHost::new()).await {
         Ok(_running) => {
             let mode = std::fs::metadata(&path)

@@ -29,8 +29,8 @@ struct Entry {
     name: u32,
 }
 
-/// Where the rank of a symbol is in [`Entry::size`], so that reading a table takes no more memory
-/// than keeping it. No function has 256 MiB.
+/// Bit position of a symbol's rank in [`Entry::size`], so that reading a table takes no more memory
+/// than storing it. No function has 256 MiB.
 const RANK_SHIFT: u32 = 28;
 
 /// Longest function. Unit: bytes. Longer ones are cut.
@@ -46,7 +46,7 @@ pub struct SymbolTable {
     sparse: bool,
 }
 
-/// Which of several symbols at one address to keep: the lowest.
+/// Rank of a symbol: the lowest of several at one address is kept.
 fn rank(size: u64, kind: elf::SymbolType, bind: elf::SymbolBind) -> u8 {
     let sized = if size > 0 { 0 } else { 8 };
     let typed = if kind == elf::STT_NOTYPE { 4 } else { 0 };
@@ -232,8 +232,8 @@ impl SymbolTable {
     }
 }
 
-/// Gives symbols of unknown length that of the rest of their section, where the next symbol lies
-/// behind it. `_init` would else name all of the procedure linkage table that follows it.
+/// Ends symbols of unknown length at the end of their section, if the next symbol is beyond it.
+/// Otherwise `_init` would name all of the procedure linkage table that follows it.
 fn end_with_sections(found: &mut [Entry], headers: &Headers) {
     let loaded = headers
         .sections
@@ -354,8 +354,8 @@ pub(crate) fn each_symbols<S: Sym<Endian = LE> + Pod, R: ReadAt + ?Sized>(
     Ok(())
 }
 
-/// The symbol, with its rank, when it is that of a function in `code`. `marks`: the table is of an
-/// architecture where symbols also tell code from data, by `$x` and `$d` (ELF for the Arm 64-bit
+/// The symbol, with its rank, if it is that of a function in `code`. `marks`: the table is of an
+/// architecture with symbols that separate code from data, `$x` and `$d` (ELF for the Arm 64-bit
 /// Architecture, 5.7).
 fn function<S: Sym<Endian = LE>>(symbol: &S, (code, marks): (&[Segment], bool)) -> Option<Entry> {
     let kind = symbol.st_type();

@@ -1,4 +1,4 @@
-//! Names, files and lines of programs in Go, by the tables that Go leaves in each.
+//! Names, files and lines of Go programs, from the tables that Go's linker leaves in each.
 
 use super::{FileNames, Reader, Table};
 use crate::budget::{FileBudget, Over};

@@ -1,9 +1,9 @@
-//! Finds the tables of a Go program, whoever linked it and whatever was stripped from it.
+//! Finds the tables of a Go program, whichever linker linked it and whatever was stripped from it.
 //!
-//! They are in a section of their own, but for position-independent programs of a foreign linker,
-//! where they are somewhere in `.data.rel.ro`, and for files without section headers: there the
-//! data is searched for what starts like a header. The address of the code stands in the header
-//! (until Go 1.25; 0 where it is written when the program is loaded) and in
+//! They are in a section of their own, with two exceptions: position-independent programs from
+//! another linker have them somewhere in `.data.rel.ro`, and some files have no section headers.
+//! There the data is searched for what looks like the start of a header. The address of the code is
+//! in the header (until Go 1.25; 0 if it is written when the program is loaded) and in
 //! `runtime.firstmoduledata`.
 
 use super::functions::Function;
@@ -152,7 +152,7 @@ fn starts_header(bytes: &[u8]) -> bool {
     magic.is_some() && matches!(bytes.get(4..8), Some([0, 0, 1 | 4, 8]))
 }
 
-/// The tables whose header is at `part`, when everything in it makes sense:
+/// The tables with their header at `part`, if everything in it makes sense:
 /// - it starts as [`starts_header`] says;
 /// - there are functions, and not more than [`FUNCTIONS_MAX`];
 /// - names, units, files, values and functions follow it in this order, within `part`;

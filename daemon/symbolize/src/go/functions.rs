@@ -13,10 +13,10 @@ const AT_ONCE: u64 = 1024;
 
 /// A stack ends in this function.
 pub const TOP_FRAME: u8 = 1 << 0;
-/// This function writes the stack pointer in a way that its depths do not tell.
+/// This function changes the stack pointer in a way that its depths do not show.
 pub const WRITES_SP: u8 = 1 << 1;
 
-/// What the table says of a function. Numbers called a place are those of lists of values.
+/// The table's data about a function. Numbers called a place are those of lists of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Function {
     /// Its first instruction (SVMA).
@@ -43,9 +43,9 @@ pub struct Function {
     pub tree: Option<u32>,
 }
 
-/// Which of the lists of a function are the numbers of inlined calls (`PCDATA_InlTreeIndex`).
+/// Index of the list with the numbers of inlined calls (`PCDATA_InlTreeIndex`).
 const INLINED: u32 = 2;
-/// Which of its data is the tree of inlined calls (`FUNCDATA_InlTree`).
+/// Index of the data with the tree of inlined calls (`FUNCDATA_InlTree`).
 const TREE: u32 = 3;
 
 impl GoTables {
@@ -88,7 +88,7 @@ impl GoTables {
         Pieces::new(image, budget, part, PIECE_BYTES)
     }
 
-    /// Where a function of this number starts; that behind the last is where it ends.
+    /// Start of the function with this number; the number after the last gives the end of the last.
     fn start<R: ReadAt + ?Sized>(
         &self,
         list: &mut Pieces<'_, '_, R>,

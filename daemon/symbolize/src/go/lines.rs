@@ -1,9 +1,9 @@
-//! Files, lines and inlined calls of addresses in a program in Go.
+//! Finds files, lines and inlined calls of addresses in a Go program.
 //!
 //! Each function has lists of files, of lines and of numbers of inlined calls by instruction. A
 //! number leads to an entry of the function's tree: what was inlined, and at which instruction of
-//! its caller. Where the trees are stands in `runtime.firstmoduledata`; of position-independent
-//! programs of a foreign linker, and before Go 1.18, they are not read.
+//! its caller. `runtime.firstmoduledata` says where the trees are. For position-independent
+//! programs from another linker, and before Go 1.18, they are not read.
 
 use super::functions::Function;
 use super::values::{Lists, Span, Values};
@@ -36,12 +36,12 @@ pub struct Call {
 #[derive(Clone, Copy, Debug)]
 pub struct Source {
     tables: GoTables,
-    /// What trees are counted from.
+    /// Base of the offsets of trees.
     trees: Option<Part>,
 }
 
 impl Source {
-    /// Those of a program, with inlined calls if they are `wanted`.
+    /// Creates it for a program, with inlined calls if they are `wanted`.
     ///
     /// # Errors
     /// When looking for them takes more than `budget` has left.
@@ -120,8 +120,8 @@ impl Source {
         Ok((file.unwrap_or_default(), line))
     }
 
-    /// What was inlined at an instruction: place of its name, and the instruction of its caller
-    /// that stands for the call.
+    /// The inlined call at an instruction: place of its name, and the instruction of its caller
+    /// that represents the call.
     fn inlined<R: ReadAt + ?Sized>(
         &self,
         image: &R,

@@ -1,15 +1,15 @@
 //! Reads the tables that Go's linker leaves in every program, stripped or not: where functions
 //! start, what they are called, their stack frames, files, lines and inlined calls (`.gopclntab`).
 //!
-//! Three layouts are read: that of Go 1.16 and 1.17, of 1.18 and 1.19, and of 1.20 and later, for
+//! Three layouts are read, those of Go 1.16 and 1.17, of 1.18 and 1.19, and of 1.20 and later, for
 //! little-endian machines of 64 bits. Source: `internal/abi/symtab.go`,
 //! `cmd/link/internal/ld/pcln.go` and `runtime/symtab.go` of Go 1.16 to 1.27. The table has no
-//! version beyond its magic number, and the numbers by which it marks functions of the runtime mean
-//! something else in every release: those functions are known by their names ([`roles`]).
+//! version except its magic number, and the numbers that mark functions of the runtime have another
+//! meaning in every release, so those functions are recognized by name ([`roles`]).
 //!
-//! The image is a stranger's. It is read a piece at a time, each offset is looked up within the
-//! table, and lists end where their bytes do; functions that are out of order are left out. Memory
-//! and time are those of the file's budget.
+//! The image is untrusted. It is read a piece at a time, each offset is looked up within the table,
+//! and lists end where their bytes do; functions that are out of order are left out. Memory and
+//! time count toward the file's budget.
 
 mod find;
 pub mod functions;
@@ -29,7 +29,7 @@ use functions::Function;
 /// claims more is not read.
 const FUNCTIONS_MAX: u64 = 4 << 20;
 
-/// Which layout a table has.
+/// The layout of a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Layout {
     /// Go 1.16 and 1.17: functions have addresses.
@@ -86,7 +86,7 @@ pub struct GoTables {
     address: u64,
     /// Address that functions are counted from (SVMA); 0 where they have addresses.
     text: u64,
-    /// What the length of every instruction is a multiple of. Unit: bytes.
+    /// Every instruction's length is a multiple of this. Unit: bytes.
     quantum: u32,
     /// Number of functions.
     count: u64,

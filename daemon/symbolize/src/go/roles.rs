@@ -1,6 +1,7 @@
-//! Which functions of Go's runtime do something else with a stack than to lie on it.
+//! Functions of Go's runtime that treat the stack in a special way.
 //!
-//! By name: the numbers that the table has for some of them are others in every release.
+//! They are recognized by name, because the numbers that the table has for some of them change with
+//! every release.
 
 use super::{GoTables, Pieces};
 use crate::budget::{FileBudget, Over};
@@ -10,7 +11,7 @@ use hashbrown::HashMap;
 /// What a function does.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
-    /// Nobody called it: a goroutine or a thread starts there.
+    /// It has no caller: a goroutine or a thread starts there.
     Starts,
     /// It goes over to the scheduler's stack for good: what it leaves will not be returned to from
     /// there.
@@ -23,7 +24,7 @@ pub enum Role {
     SignalReturn,
     /// The runtime makes it look as if the interrupted instruction had called it.
     Injected,
-    /// Its depths are right although it is marked as if not.
+    /// Its depths are right although it is marked otherwise.
     Plain,
     /// A goroutine that called on another stack looks as if this function had been called; until Go
     /// 1.20 it would return to its first instruction.

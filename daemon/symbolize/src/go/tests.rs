@@ -1,4 +1,4 @@
-//! Tables of real programs and tables written by hand.
+//! Tests with tables of real programs and handwritten tables.
 
 use super::lines::Source;
 use super::values::{Span, Values};
@@ -117,8 +117,8 @@ fn names_are_those_of_the_symbols() {
     );
 }
 
-/// `len` bytes of a table of one function, `f`, whose depth is 0, then 16: header, names, units,
-/// files, values, functions; `layout` by its magic number, `text` the address of the code.
+/// A table of one function, `f`, with depth 0, then 16: header, names, units, files, values,
+/// functions. Its layout depends on the magic number; `text` is the address of the code.
 fn written(magic: u32, text: u64) -> Vec<u8> {
     let layout = Layout::of(magic).expect("a layout");
     let words = if layout == Layout::Addresses { 7 } else { 8 };

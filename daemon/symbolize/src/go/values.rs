@@ -1,9 +1,9 @@
-//! Lists of values by address, as Go writes them for everything that changes within a function:
-//! depth of the stack, file, line, inlined call.
+//! Decodes lists of values by address, which Go writes for everything that changes within a
+//! function: depth of the stack, file, line, inlined call.
 //!
-//! A list is pairs of numbers of variable length: by how much the value changes, zigzag-coded, and
-//! for how much code it then holds, in units of the shortest instruction. The value starts at -1; a
-//! change of nothing ends the list, but for the first.
+//! A list consists of pairs of numbers of variable length: the change of the value, zigzag-coded,
+//! and how much code has that value, in units of the shortest instruction. The value starts at -1;
+//! a change of 0 ends the list, except at its first pair.
 
 use super::{GoTables, Pieces};
 use crate::budget::{FileBudget, Over};
@@ -38,8 +38,8 @@ pub struct Values<'a> {
 }
 
 impl<'a> Values<'a> {
-    /// Those of a list that starts with these bytes, of code whose instructions have a multiple of
-    /// `quantum` bytes.
+    /// The values of a list that starts with these bytes, for code with instructions of a multiple
+    /// of `quantum` bytes.
     pub fn new(bytes: &'a [u8], quantum: u32) -> Values<'a> {
         Values {
             bytes,
@@ -94,7 +94,7 @@ pub struct Lists<'a, 'b, R: ?Sized> {
 }
 
 impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
-    /// Those of a program.
+    /// Creates it for a program.
     pub fn new(image: &'a R, tables: &GoTables, budget: &'a FileBudget<'b>) -> Self {
         Lists {
             pieces: Pieces::new(image, budget, tables.values, PIECE_BYTES),
@@ -102,7 +102,7 @@ impl<'a, 'b, R: ReadAt + ?Sized> Lists<'a, 'b, R> {
         }
     }
 
-    /// What they take. Unit: bytes.
+    /// Their memory. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
         PIECE_BYTES
     }

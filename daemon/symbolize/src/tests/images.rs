@@ -1,4 +1,4 @@
-//! Images of all kinds, damaged ones too, do no harm and are read right.
+//! Tests that images of all kinds, including damaged ones, do no harm and are read correctly.
 
 use super::budget::FileBudget;
 use super::*;

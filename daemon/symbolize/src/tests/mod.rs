@@ -1,4 +1,4 @@
-//! Real executables, built here with gcc, to frames.
+//! Tests naming on real executables, built here with gcc.
 //!
 //! Tests that need a compiler, root or another tool report a skip on stderr where it is missing.
 
@@ -168,7 +168,7 @@ impl Running {
         Running(child)
     }
 
-    /// Start and end of its mapping with code of a file whose path ends so.
+    /// Start and end of its code mapping of a file with a path that ends this way.
     fn mapping(&self, path_end: &str) -> (Avma, Avma) {
         let maps = fs::read_to_string(format!("/proc/{}/maps", self.0.id())).expect("is alive");
         let code = |line: &&str| {

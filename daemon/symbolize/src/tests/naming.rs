@@ -1,4 +1,4 @@
-//! Which name a place gets.
+//! Tests which name an address gets.
 
 use super::*;
 

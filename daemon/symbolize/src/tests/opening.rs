@@ -1,4 +1,4 @@
-//! Which file is opened, and when none is.
+//! Tests which file is opened, and when none is.
 
 use super::*;
 use crate::files::UNUSED_MAX;
@@ -161,7 +161,7 @@ fn the_hosts_file_is_not_taken_for_a_containers_as_root() {
     );
     let container = || Running::start(Command::new("unshare").args(["-m", "sh", "-c", &script]));
     let running = container();
-    // By the path alone, in the process's own root: no mapping is told.
+    // By the path alone, in the process's own root: no mapping is given.
     let mut rig = Rig::plain();
     rig.store.see(&seen(&path, identity, running.0.id()));
     assert_eq!(rig.frames(offset), ["native busy_leaf program"]);

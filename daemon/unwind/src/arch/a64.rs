@@ -1,7 +1,7 @@
-//! Instructions of arm64: where code goes on behind them, and how they move a frame (Arm Architecture
-//! Reference Manual, C4.1). All have four bytes.
+//! Instructions of arm64: which of them end or divert the flow of code, and how they change a frame
+//! (Arm Architecture Reference Manual, C4.1). Each has four bytes.
 //!
-//! Compiled on every architecture, for what reads files of arm64 anywhere.
+//! Compiled on every architecture, because files of arm64 can be read anywhere.
 
 /// `e_machine` of ELF files that have them.
 pub const ELF_MACHINE: u16 = 183;
@@ -13,7 +13,8 @@ pub const SP: u8 = 31;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Word(pub u32);
 
-/// Where code goes on behind an instruction. Distances are from it. Unit: instructions.
+/// Where execution continues after an instruction. Distances are from the instruction. Unit:
+/// instructions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Flow {
     /// At the next one.
@@ -37,13 +38,13 @@ pub enum Flow {
 pub struct Address {
     /// The register it counts from.
     pub base: u8,
-    /// What is added to that for the access. Unit: bytes.
+    /// Offset of the access from that. Unit: bytes.
     pub offset: i32,
-    /// What is added to the register for good. Unit: bytes.
+    /// Change of the register itself. Unit: bytes.
     pub moves: Option<i32>,
 }
 
-/// What an instruction does to registers, as far as that is understood.
+/// Effect of an instruction on registers, as far as it is understood.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effect {
     /// Nothing that matters.
@@ -52,9 +53,9 @@ pub enum Effect {
     Store(Address, [Option<u8>; 2]),
     /// Reads registers from memory; `whole`: all 64 bits of them.
     Load {
-        /// Where.
+        /// Its address.
         address: Address,
-        /// Which.
+        /// The registers.
         registers: [Option<u8>; 2],
         /// All of their bits.
         whole: bool,
@@ -105,7 +106,7 @@ impl Word {
         matches!(self.0, 0xd503_245f | 0xd503_233f | 0xd503_237f)
     }
 
-    /// Where code goes on.
+    /// Where execution continues.
     pub fn flow(self) -> Flow {
         if self.is(0x9400_0000, 0xfc00_0000) {
             Flow::Call(Some(self.signed(0, 26)))
@@ -136,7 +137,7 @@ impl Word {
         }
     }
 
-    /// What it does to registers.
+    /// Its effect on registers.
     pub fn effect(self) -> Effect {
         match self.bits(25, 4) {
             0b1000 | 0b1001 => self.with_number(),
@@ -284,7 +285,8 @@ impl Word {
                 None => Effect::None,
             };
         }
-        // Of a register offset, of a literal, exclusive, atomic: what may be written.
+        // Which registers a load or store writes if it has a register offset or a literal, or is
+        // exclusive or atomic.
         let literal = self.is(0x1800_0000, 0x3b00_0000);
         let by_register = self.is(0x3820_0800, 0x3b20_0c00);
         let exclusive = self.is(0x0800_0000, 0x3f00_0000);

@@ -1,6 +1,6 @@
-//! arm64: a call leaves the return address in x30, and functions that call others save it, mostly
-//! next to the frame pointer at the lowest address of their frame. It may be signed: its upper bits
-//! then hold a code that authenticates it.
+//! arm64: a call leaves the return address in x30. Functions that call others save it, mostly next
+//! to the frame pointer at the lowest address of their frame. It may be signed: its upper bits then
+//! contain an authentication code.
 
 mod calls;
 
@@ -43,7 +43,7 @@ pub const ORDER: [u16; REGISTERS] = {
 /// Registers that a called function gives back as it found them: x19 to x28, and x29.
 pub const KEPT_OVER_CALLS: RegisterSet = (1 << number::LR) - (1 << number::X19);
 
-/// Registers whose place a rule keeps, the return address first.
+/// Registers with a place in rules, the return address first.
 pub const PLACES: [u16; 12] = [
     number::RA,
     number::X19,
@@ -65,7 +65,7 @@ pub const FRAME_POINTER_PLACE: usize = 2;
 /// The column of unwind tables that has the return address.
 pub const RETURN_COLUMN: u16 = number::LR;
 
-/// Whose extensions of unwind tables are understood.
+/// The vendor whose unwind extensions are understood.
 pub const CFI_VENDOR: gimli::Vendor = gimli::Vendor::AArch64;
 
 /// The register that has the return address until it is saved.
@@ -81,8 +81,8 @@ pub const READS_RUNTIME_CODE: bool = false;
 /// Nothing lies below the stack pointer.
 pub const HAS_RED_ZONE: bool = false;
 
-/// Bits of addresses that programs have without asking for more. Machines whose addresses have 52
-/// map nothing above unless `mmap` is given such an address; code that was mapped so is not found.
+/// Bits of addresses that programs get by default. Machines with 52-bit addresses map nothing above
+/// unless `mmap` is given such an address; code mapped there is not found.
 const ADDRESS_BITS: u32 = 48;
 
 /// The address of code that a word leads to: without the bits that authenticate it. Whether it was
@@ -92,8 +92,8 @@ pub fn code_address(word: u64) -> u64 {
     word & ((1 << ADDRESS_BITS) - 1)
 }
 
-/// True when the frame whose return address is at `slot` is behind a walk that is at `sp`, where it
-/// was not `before`: saved registers may lie between it and the end of the frame.
+/// True if a walk at `sp`, which moved if not `before`, is past the frame with its return address
+/// at `slot`: saved registers may lie between it and the end of the frame.
 #[inline(always)]
 pub fn has_passed(slot: u64, sp: u64, before: bool) -> bool {
     !before && slot < sp

@@ -1,9 +1,9 @@
-//! What unwinding has to know of the architecture: numbers of registers, where a frame has its
-//! return address, how calls are written.
+//! The architecture-specific part of unwinding: numbers of registers, where a frame has its return
+//! address, how calls are encoded.
 //!
-//! The one place of this crate that asks which architecture it is. Each file has the same names:
-//! constants and small functions, so that the walk itself is written once and pays for none of it.
-//! Another architecture is another file here and in `daemon/perf/src/arch`.
+//! The only place in this crate that depends on the architecture. Each file has the same names,
+//! constants and small functions, so that the walk itself is written once and costs nothing extra.
+//! A new architecture needs a file here and one in `daemon/perf/src/arch`.
 
 pub mod a64;
 #[cfg(target_arch = "aarch64")]
@@ -29,7 +29,7 @@ pub struct GoFrame {
     pub frame_pointer_at: Option<i32>,
 }
 
-/// What the first instructions of a function that is called tell.
+/// What the first instructions of a called function show.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Called {
     /// One of them jumps through a pointer.

@@ -1,5 +1,5 @@
-//! Numbers of the registers in unwind tables (x86-64 psABI, figure 3.36), also where that is not
-//! the architecture: what reads x86-64's instructions is compiled everywhere.
+//! Numbers of the registers in unwind tables (x86-64 psABI, figure 3.36). Compiled on every
+//! architecture, as is the code that reads x86-64's instructions.
 
 /// rbx, kept over calls.
 pub const RBX: u16 = 3;

@@ -33,7 +33,7 @@ pub const KEPT_OVER_CALLS: RegisterSet = 1 << number::RBX
     | 1 << number::R14
     | 1 << number::R15;
 
-/// Registers whose place a rule keeps, the return address first.
+/// Registers with a place in rules, the return address first.
 pub const PLACES: [u16; 7] = [
     number::RA,
     number::RBX,
@@ -50,7 +50,7 @@ pub const FRAME_POINTER_PLACE: usize = 2;
 /// The column of unwind tables that has the return address.
 pub const RETURN_COLUMN: u16 = number::RA;
 
-/// Whose extensions of unwind tables are understood.
+/// The vendor whose unwind extensions are understood.
 pub const CFI_VENDOR: gimli::Vendor = gimli::Vendor::Default;
 
 /// The register that has the return address until it is saved.
@@ -74,8 +74,7 @@ pub fn code_address(word: u64) -> u64 {
     word
 }
 
-/// True when the frame whose return address is at `slot` is behind a walk that is at `sp`, where it
-/// was not before.
+/// True if a walk at `sp` is past the frame with its return address at `slot`.
 #[inline(always)]
 pub fn has_passed(slot: u64, sp: u64, _before: bool) -> bool {
     slot.wrapping_add(8) == sp

@@ -1,7 +1,7 @@
 //! Evaluates the DWARF expressions of unwind tables: signal frames, realigned stacks, PLT entries.
 //!
-//! Bounded in operations and stack; no allocation; reads memory only from the copy of the stack.
-//! Expressions come from files of strangers: whatever makes no sense is the end of the stack, with
+//! Bounded in operations and stack, without allocation; reads memory only from the copy of the
+//! stack. Expressions come from untrusted files: one that makes no sense ends the stack with
 //! [`StackEnd::NoUnwindInfo`].
 
 use super::section::Slice;

@@ -1,4 +1,4 @@
-//! Rules by address for the generated code of one process, as the sampler searches them.
+//! Rules by address for the generated code of one process, in the form that the sampler searches.
 //!
 //! `fp-jit` gathers them (`jit/src/rules.rs`) and hands them over; the process table keeps them.
 
@@ -13,7 +13,7 @@ pub const QUEUED_MAX: usize = 64;
 /// Rules for the generated code of one process, in place of those it had.
 #[derive(Debug)]
 pub struct Generated {
-    /// Whose.
+    /// The process it belongs to.
     pub process: ProcessId,
     /// Its pid.
     pub pid: Pid,

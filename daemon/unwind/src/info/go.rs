@@ -1,9 +1,10 @@
-//! Unwind information of programs in Go, which have none of the usual kind once they are stripped:
-//! from the depths of the stack that Go's own tables state for each instruction.
+//! Unwind information of Go programs, which have none of the usual kind once they are stripped: it
+//! is derived from the stack depths that Go's own tables state for each instruction.
 //!
-//! The CFA is the stack pointer, the depth and the return address; the caller's frame pointer is
-//! next to it. What a goroutine's stack starts with, what the runtime runs on stacks of its own and
-//! what signal handlers return to is known by name ([`roles`]). Called by `fp-files`, once a file.
+//! The CFA is the stack pointer plus the depth plus the size of the return address; the caller's
+//! frame pointer is next to it. The first functions of a goroutine, runtime functions that run on
+//! stacks of their own, and the functions that signal handlers return to are recognized by name
+//! ([`roles`]). Called by `fp-files`, once per file.
 
 use super::pack::build::{Builder, put};
 use super::row_words::ROWS_MAX;
@@ -32,8 +33,7 @@ enum Reading {
     Injected,
 }
 
-/// The table of a program in Go, whose addresses are counted from `base`. `None` for other
-/// programs.
+/// The table of a Go program, with addresses counted from `base`. `None` for other programs.
 ///
 /// # Errors
 /// When reading it takes more than `budget` has left.
@@ -148,7 +148,7 @@ impl<R: ReadAt + ?Sized> Writer<'_, '_, R> {
         Ok(found)
     }
 
-    /// What all of a function leads to; else how its depths are to be read.
+    /// The rule for all of a function, or else how to read its depths.
     fn rule_of_role(&self, function: &Function, role: Option<Role>) -> Result<Kind, Reading> {
         let switched = || match self.keeps_frame_pointer(function) {
             true => Behind::Caller,

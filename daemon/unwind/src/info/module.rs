@@ -1,8 +1,8 @@
-//! The unwind information of one file: what the sampler needs of it, in plain memory.
+//! The unwind information of one file: what the sampler needs from it, in plain memory.
 //!
-//! Read by `fp-files` with bounded positional reads and handed to the sampler whole; never mapped,
-//! so a file cut short while it is read or later cannot harm. The sampler shares one module among
-//! all processes that map the file.
+//! `fp-files` reads it with bounded positional reads and hands it to the sampler complete. The file
+//! is never mapped, so truncating it while it is read or later does no harm. The sampler shares one
+//! module among all processes that map the file.
 
 use super::derive::lender::{self, Lender};
 use super::rule::{ComputedRow, Rule, Step, step_computed};
@@ -56,9 +56,9 @@ struct Plt {
 pub struct Module {
     segments: Box<[Segment]>,
     tables: Box<[Table]>,
-    /// What was derived from instructions of code that those do not describe.
+    /// Rows derived from instructions that those do not describe.
     derived: Option<Table>,
-    /// In whose frame code runs that has none.
+    /// The function whose frame is used by code without one of its own.
     lender: Option<Lender>,
     plts: Box<[Plt]>,
     /// Where signal handlers return to, as addresses, where no table says so.
@@ -161,8 +161,8 @@ impl Module {
         Ok(any.then_some(module))
     }
 
-    /// Adds what instructions tell of code that no table describes. Where that takes more than
-    /// `budget` has left the module stays as it is.
+    /// Adds rows derived from instructions that no table describes. If that takes more than
+    /// `budget` has left, the module stays as it is.
     ///
     /// # Errors
     /// When the file is to be read later.
@@ -301,7 +301,7 @@ impl Module {
         }
     }
 
-    /// In whose frame code runs that has none.
+    /// The function whose frame is used by code without one of its own.
     pub fn lender(&self) -> Option<&Lender> {
         self.lender.as_ref()
     }
@@ -311,8 +311,8 @@ impl Module {
         self.all_tables().find_map(|table| table.rule(address))
     }
 
-    /// Where the function starts that a place in the file is in, as an address (SVMA), if a table
-    /// tells.
+    /// Start of the function that contains a place in the file, as an address (SVMA), if a table
+    /// says so.
     pub fn function_start(&self, offset: FileOffset) -> Option<u64> {
         let address = self.address_of(offset)?;
         let mut tables = self.all_tables();
@@ -389,7 +389,7 @@ fn lowest(segments: &[Segment]) -> u64 {
         .unwrap_or(0)
 }
 
-/// Where signal handlers return to, as addresses, where instructions alone tell that.
+/// Addresses that signal handlers return to, if only instructions show them.
 fn signal_returns<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,

@@ -1,15 +1,14 @@
-//! Reads a section of unwind information and computes all of its rows: what the sampler keeps of
-//! it.
+//! Reads a section of unwind information and computes all of its rows, which the sampler keeps.
 //!
-//! Input is an `.eh_frame` or `.debug_frame` as a stranger wrote it, read a window at a time and in
-//! the order of the file; output is where functions start and end, and the rows of each as (offset,
-//! number of a kind). Rows are relative to their function, so descriptions that differ in nothing
-//! but the address are evaluated and kept once: compilers describe two functions of three like
-//! another.
+//! The input is an untrusted `.eh_frame` or `.debug_frame`, read a window at a time and in the
+//! order of the file. The output is where functions start and end, and the rows of each as (offset,
+//! number of a kind). Rows are relative to their function, so descriptions that differ only in the
+//! address are evaluated and stored once: compilers describe two of three functions like another
+//! one.
 //!
-//! Called by `fp-files`, once a file. Each entry of the section is visited once, entries cannot
-//! overlap, and the budget of the file bounds what their evaluation takes. `.eh_frame_hdr` is not
-//! needed: it repeats what the section says, and would let a file name one entry a million times.
+//! Called by `fp-files`, once per file. Each entry of the section is visited once, entries cannot
+//! overlap, and the budget of the file bounds their evaluation. `.eh_frame_hdr` is not needed: it
+//! repeats what the section says, and would let a file name one entry a million times.
 
 pub mod build;
 mod entries;
@@ -221,7 +220,7 @@ impl<R: ReadAt + ?Sized> Packer<'_, '_, R> {
         self.budget.check()
     }
 
-    /// Takes in the function described by the entry at `at`, whose content has `length` bytes.
+    /// Adds the function described by the entry at `at`, which has `length` bytes.
     fn add(&mut self, at: u64, length: usize) -> Result<(), Over> {
         if length > ENTRY_BYTES_MAX || !self.window.bring(at + 4, length, self.budget)? {
             return Ok(());

@@ -1,12 +1,13 @@
-//! The rule of one address: how to get from a frame to its caller. Small enough to keep many.
+//! The rule of one address: how to get from a frame to its caller. It is small, because many are
+//! stored.
 //!
 //! Compiled code needs few forms: the CFA is a register plus a number, and registers are saved at
 //! the CFA plus a number. Those are kept as [`Step::Saved`]; everything else (signal frames,
 //! realigned stacks, assembler with expressions) is computed from its row each time, as
 //! [`Step::Computed`].
 //!
-//! A [`Kind`] is what the rows of one file lead to, kept once for all of its functions: mostly a
-//! rule.
+//! A [`Kind`] is the result of a row of one file, usually a rule, stored once for all of its
+//! functions.
 
 mod linkage;
 
@@ -50,10 +51,10 @@ pub enum Step {
     Unknown,
 }
 
-/// What is behind a function that calls on another stack.
+/// What follows a function that calls on another stack.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Behind {
-    /// Nobody: what it calls returns to nobody.
+    /// Nothing: the called function never returns.
     Nobody,
     /// Its caller, by its frame pointer.
     Caller,
@@ -109,8 +110,9 @@ impl Rule {
         }
     }
 
-    /// The rule of a function of Go whose stack is `depth` bytes deep, the return address apart.
-    /// `injected`: as a frame it is that of an interrupted instruction, which did not call it.
+    /// The rule of a Go function with a stack of `depth` bytes, without the return address.
+    /// `injected`: its frame is treated as that of an interrupted instruction, which did not call
+    /// it.
     pub fn of_go(depth: i32, injected: bool) -> Option<Rule> {
         let frame = arch::go_frame(depth, injected).filter(|_| depth >= 0)?;
         let place = |at: Option<i32>| match at {
@@ -226,7 +228,7 @@ impl Rule {
     }
 }
 
-/// What rows of a file lead to.
+/// The kind of a row.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Kind {
     /// Nothing is described.
@@ -339,11 +341,11 @@ enum Source {
     Cfa(i64),
     /// Memory at what an expression gives.
     AtExpression(SectionRange),
-    /// What an expression gives.
+    /// The value of an expression.
     Expression(SectionRange),
     /// A number.
     Constant(u64),
-    /// Nobody knows.
+    /// It is unknown.
     Unknown,
 }
 
@@ -376,14 +378,14 @@ impl ComputedRow {
     }
 }
 
-/// What belongs to a row next to its rules, while it is read.
+/// Facts about a row besides its rules, while it is read.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowFacts<'a> {
     /// True in the function that a signal handler returns to.
     pub signal: bool,
     /// The column that holds the return address.
     pub return_register: u16,
-    /// What expressions are places in.
+    /// The section that contains the expressions.
     pub section: &'a [u8],
 }
 
@@ -395,7 +397,7 @@ impl<'a> RowFacts<'a> {
     }
 }
 
-/// What a row leads to.
+/// The kind for a row.
 pub(super) fn kind_of_row(row: &Row, facts: RowFacts<'_>, expressions: &mut Expressions) -> Kind {
     if outermost(row, facts) {
         return Kind::Rule(Rule {
@@ -542,8 +544,8 @@ pub fn step_saved(
     Ok(caller)
 }
 
-/// The same in place: nearly every frame comes here, and registers are two lines of the CPU's cache
-/// to copy.
+/// The same in place, because nearly every frame needs it, and copying the registers touches two
+/// cache lines.
 ///
 /// # Errors
 /// As for [`step_saved`]; the registers are then as they were.

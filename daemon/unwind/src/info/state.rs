@@ -1,7 +1,7 @@
-//! What unwinding starts from: the registers of a thread and the copy of its stack.
+//! The input of unwinding: the registers of a thread and the copy of its stack.
 //!
-//! Both are views of a record in the ring. Stack bytes hold secrets: they are read here a word at a
-//! time and never copied, logged or kept.
+//! Both are views of a record in the ring. Stack bytes may contain secrets: they are read here a
+//! word at a time and never copied, logged or kept.
 
 use super::words::{Reads, Words};
 use crate::arch::{KEPT_OVER_CALLS, ORDER, RegisterSet, code_address};
@@ -23,7 +23,7 @@ const ALL: RegisterSet = RegisterSet::MAX >> (RegisterSet::BITS as usize - REGIS
 pub struct Registers {
     values: [u64; REGISTERS],
     known: RegisterSet,
-    /// Those that are as the sample has them.
+    /// Registers with the same value as in the sample.
     original: RegisterSet,
 }
 
@@ -44,7 +44,7 @@ impl Registers {
         })
     }
 
-    /// Those of a caller of which nothing is known but where it goes on.
+    /// Registers of a caller about which only the return address and the stack pointer are known.
     pub fn at_return(ip: u64, sp: u64) -> Registers {
         let mut registers = Registers {
             values: [0; REGISTERS],
@@ -56,8 +56,8 @@ impl Registers {
         registers
     }
 
-    /// Those of some registers that are as the sample has them; the stack pointer and the
-    /// instruction pointer apart.
+    /// The registers in `mask` that have the same value as in the sample, without the stack pointer
+    /// and the instruction pointer.
     fn original_of(&self, mask: RegisterSet) -> RegisterSet {
         self.original & mask & !PLACE
     }
@@ -95,8 +95,7 @@ impl Registers {
         self.values[usize::from(number::SP)]
     }
 
-    /// What a caller can know of its registers after a call: those that calls keep, and where it
-    /// goes on.
+    /// Registers of a caller after a call: those that calls preserve, and where it continues.
     pub fn after_return(mut self, ip: u64, sp: u64) -> Registers {
         self.returned(ip, sp);
         self

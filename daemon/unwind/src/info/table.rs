@@ -1,11 +1,11 @@
 //! The unwind information of one section (`.eh_frame`, `.debug_frame` or Go's) as the sampler uses
-//! it: which rule holds from which address on.
+//! it: which rule applies from which address on.
 //!
-//! All rows are computed once, by whoever reads the file (`pack.rs`). To find a rule is two
-//! searches in sorted arrays, whatever the file says: how long its descriptions are and how they
-//! are nested costs the sampler nothing. Blocks of code say where in the first array to search: the
-//! search in all of it misses the CPU's caches a dozen times. What is left to compute for each
-//! frame are DWARF expressions, bounded by the walk.
+//! All rows are computed once, by the thread that reads the file (`pack.rs`). Finding a rule takes
+//! two searches in sorted arrays, whatever the file contains: long or nested descriptions cost the
+//! sampler nothing. Blocks of code say where in the first array to search, because a search in all
+//! of it misses the CPU's caches a dozen times. Only DWARF expressions remain to be computed for
+//! each frame, bounded by the walk.
 
 use super::pack::build::Packed;
 use super::pack::{PackedEntry, pack};
@@ -46,7 +46,7 @@ impl Table {
         Ok(Table::of(packed, bases.code))
     }
 
-    /// The table of functions whose addresses are counted from `base`; `None` without any.
+    /// The table of functions with addresses counted from `base`; `None` without any.
     pub fn of(packed: Packed, base: u64) -> Option<Table> {
         let Packed {
             index,

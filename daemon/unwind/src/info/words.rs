@@ -1,4 +1,4 @@
-//! Words of stacks that a walk may read beyond the copy of its sample, and those that it did read.
+//! Stack words beyond the copy of a sample that a walk may read, and those that it did read.
 
 use crate::arch::RegisterSet;
 use std::cell::{Cell, RefCell};
@@ -38,7 +38,7 @@ impl Words {
     }
 }
 
-/// What a walk read.
+/// Words that a walk read.
 #[derive(Default)]
 pub struct Reads {
     /// Addresses of words, in order.

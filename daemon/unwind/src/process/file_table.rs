@@ -1,4 +1,5 @@
-//! The files behind executable mappings: one id for each distinct file, and who must be told of it.
+//! The files behind executable mappings: one id for each distinct file, and which threads must be
+//! informed of it.
 
 use crate::process::space::Mapping;
 use hashbrown::HashMap;
@@ -52,7 +53,7 @@ impl FileTable {
         self.ids.get(identity).copied()
     }
 
-    /// What is known to tell a file from others.
+    /// The data that identifies a file.
     pub fn identity(&self, file: FileId) -> Option<&FileIdentity> {
         self.entries.get(&file).map(|entry| &entry.identity)
     }
@@ -113,8 +114,8 @@ impl FileTable {
         self.forgotten += (before - self.entries.len()) as u64;
     }
 
-    /// Tells the store of a file that has samples, or will have, unless it was told lately. `send`
-    /// returns false when the queue is full: the next sample tries again.
+    /// Reports a file that has samples, or will have, to the store, unless it was reported lately.
+    /// `send` returns false if the queue is full: the next sample tries again.
     pub fn announce(
         &mut self,
         id: FileId,

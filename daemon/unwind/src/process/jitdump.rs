@@ -1,4 +1,5 @@
-//! What `fp-jit` learns from the process table: which process it is, and the jitdumps that it maps.
+//! What the process table reports to `fp-jit`: the identity of a process, and the jitdumps that it
+//! maps.
 
 use host::ids::{Avma, Pid, ProcessId};
 use host::time::MonotonicTime;
@@ -19,7 +20,7 @@ pub struct ProcessInstance {
     pub started: MonotonicTime,
 }
 
-/// The marker of a jitdump: the mapping by which a runtime tells that it writes one.
+/// The marker of a jitdump: the mapping that shows that a runtime writes one.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DumpSeen {
     /// Who mapped it.
@@ -28,6 +29,6 @@ pub struct DumpSeen {
     pub range: (Avma, Avma),
     /// Its path, as the process sees it.
     pub path: Box<[u8]>,
-    /// What it is known by.
+    /// Its identity.
     pub identity: FileIdentity,
 }

@@ -1,9 +1,9 @@
-//! The text of `/proc/PID/maps`: mappings, by bytes, since paths are anybody's.
+//! Parses `/proc/PID/maps` as bytes, because anybody can choose the paths.
 //!
-//! Pure: a reader in, mappings out. A path may hold bytes that are not UTF-8, blanks and words such
-//! as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in fs/proc/task_mmu.c)
-//! and nothing else is escaped. A line that makes no sense costs only itself. What is kept is
-//! bounded by what an address space may hold.
+//! Pure: a reader in, mappings out. A path may contain bytes that are not UTF-8, blanks and words
+//! such as ` (deleted)`; the kernel writes a newline in it as `\012` (seq_path in
+//! fs/proc/task_mmu.c) and escapes nothing else. A line that makes no sense is skipped. The number
+//! of mappings is bounded by what an address space may hold.
 
 use super::space::MAPPINGS_MAX;
 use std::io::{BufRead, Read};
@@ -12,7 +12,7 @@ use std::ops::Range;
 /// Longest line read. Unit: bytes. A path has at most 4,096, each of which may be escaped to four.
 const LINE_BYTES_MAX: u64 = 20 << 10;
 
-/// A mapping as `/proc/PID/maps` tells it.
+/// A mapping from `/proc/PID/maps`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Map {
     /// First address.

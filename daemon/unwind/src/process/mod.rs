@@ -1,8 +1,8 @@
-//! The process table: who runs, under which name, in which address space.
+//! The process table: which processes run, under which name, in which address space.
 //!
 //! It follows the record stream (fork, exec, comm, mmap, exit) in order of time, so a process that
-//! lived between two drains is known as well as any other. [`scan`] reads /proc once at start, for
-//! what is older than the daemon. Called by the sampler thread only; opens no files.
+//! lived only between two drains is known as well as any other. [`scan`] reads /proc once at start,
+//! for processes older than the daemon. Called by the sampler thread only; opens no files.
 
 mod file_table;
 mod jitdump;
@@ -59,9 +59,9 @@ const FILES_FAIR: [usize; 4] = [2048, 1024, 512, 256];
 /// in it. Beyond the bound nobody is taken from the scan, and another is asked for.
 const EXITS_MAX: usize = 1 << 17;
 
-/// How long a process is known after it told of its end: where others have the CPU its last
-/// instructions, in the kernel, may run much later, and a sample of them would look like one of a
-/// process that nobody told of, for which all of /proc is read.
+/// How long a process is remembered after it reported its end. If others have the CPU, its last
+/// instructions in the kernel may run much later, and a sample of them would look like an unknown
+/// process, for which all of /proc is read.
 const EXITING_MAX: Duration = Duration::from_secs(10);
 
 /// Most of these: 4 MiB, and what a host has that ends 1,600 processes a second. Beyond it the
@@ -84,8 +84,8 @@ const LOOKED_OVER_AT_ONCE_MAX: usize = 512;
 /// See [`LOOKED_OVER_AT_ONCE_MAX`].
 const LOOK_OVER_AGAIN: Duration = Duration::from_secs(1);
 
-/// Jitdumps mapped by all processes that `fp-jit` was not told of yet, at the start of the daemon
-/// or in one drain. Unit: files.
+/// Most mapped jitdumps of all processes that were not reported to `fp-jit` yet, at the start of
+/// the daemon or in one drain. Unit: files.
 const DUMPS_UNTOLD_MAX: usize = 256;
 
 /// Build ids are 20 bytes at most (SHA-1); longer ones are cut by the kernel.
@@ -107,9 +107,10 @@ pub struct Process {
     pub started: MonotonicTime,
     /// When its main thread ended.
     pub ended: Option<MonotonicTime>,
-    /// Threads beside the main one: a process whose main thread ended lives on while there are any.
+    /// Threads besides the main one: a process with an ended main thread lives on while there are
+    /// any.
     threads: HashMap<Tid, Thread>,
-    /// It may have threads that are not in `threads`; the next reading of /proc tells.
+    /// It may have threads that are not in `threads`; the next reading of /proc will show them.
     uncounted: bool,
     /// When it got its name.
     named: MonotonicTime,
@@ -125,7 +126,7 @@ pub struct Process {
     look_after: MonotonicTime,
     /// How to step over its generated code. `None` until it was looked for, or is given up.
     generated: Option<Arc<GeneratedRules>>,
-    /// `fp-jit` was told of it.
+    /// It was reported to `fp-jit`.
     watched: bool,
     /// Jitdumps it mapped.
     dumps: u32,
@@ -149,7 +150,7 @@ impl Process {
         &self.space
     }
 
-    /// True when `fp-jit` was told of it.
+    /// True if it was reported to `fp-jit`.
     pub fn is_watched(&self) -> bool {
         self.watched
     }
@@ -159,7 +160,7 @@ impl Process {
         self.ended.is_some() && self.threads.is_empty() && !self.uncounted
     }
 
-    /// Whose generated code it is, for `fp-jit`.
+    /// The process instance to which generated code belongs, for `fp-jit`.
     pub fn whose(&self) -> ProcessInstance {
         ProcessInstance {
             id: self.id,
@@ -174,10 +175,10 @@ impl Process {
     }
 }
 
-/// What the table had to refuse or guess, by cause.
+/// Counters of what the table rejected or guessed, by cause.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ProcessCounts {
-    /// Processes met in a sample that no record had told of.
+    /// Processes seen in a sample but not reported by any record.
     pub unannounced: u64,
     /// Processes refused at the bound.
     pub refused: u64,
@@ -200,17 +201,17 @@ pub struct ProcessCounts {
     pub scans_outrun: u64,
     /// Files forgotten at the bound.
     pub files_forgotten: u64,
-    /// Mappings whose file was refused at the bound, or given up for those of others.
+    /// Mappings of files that were rejected at the bound, or dropped in favour of others.
     pub files_refused: u64,
     /// Processes with more files than are announced before they have samples.
     pub ahead_refused: u64,
     /// Processes set right from /proc after records were lost.
     pub repaired: u64,
-    /// Jitdumps that nobody is told of: too many of one process, or at once.
+    /// Jitdumps that are not reported: too many of one process, or at once.
     pub dumps_untold: u64,
 }
 
-/// True for the path of a file by whose mapping a runtime tells that it writes a jitdump.
+/// True for the path of a file whose mapping shows that a runtime writes a jitdump.
 pub fn is_dump_marker(path: &[u8]) -> bool {
     let name = open::base_name(path);
     let digits = name
@@ -235,9 +236,9 @@ fn end_at(process: &mut Process, time: MonotonicTime, ended: &mut Vec<Pid>) -> b
     is_news
 }
 
-/// Who a sample is of whose task has ended and been waited for, and runs its last instructions in
-/// the kernel: -1 (`perf_event_pid_type`, kernel/events/core.c). A busy host that starts programs
-/// all the time has one of some thousand samples.
+/// The pid of a sample whose task has ended and been waited for, and runs its last instructions in
+/// the kernel: -1 (`perf_event_pid_type`, kernel/events/core.c). On a busy host that starts
+/// programs all the time, one in some thousand samples has it.
 pub const REAPED: Pid = Pid(u32::MAX);
 
 /// All processes.
@@ -246,18 +247,18 @@ pub struct ProcessTable {
     /// Threads of all of them.
     threads: usize,
     files: FileTable,
-    /// Pids whose main thread ended, swept at the end of a batch.
+    /// Pids with an ended main thread, swept at the end of a batch.
     ended: Vec<Pid>,
-    /// Those of which only the name is kept, and when they ended.
+    /// Processes of which only the name is kept, and when they ended.
     exiting: VecDeque<(ProcessId, Pid, MonotonicTime)>,
     /// The address space of all of them.
     nothing: Rc<AddressSpace>,
     /// Threads that ended since /proc was asked for, while that is awaited.
     exits: Option<HashSet<(Pid, Tid)>>,
-    /// Jitdumps mapped that `fp-jit` was not told of yet.
+    /// Mapped jitdumps that were not reported to `fp-jit` yet.
     dumps: Vec<DumpSeen>,
     next_id: u32,
-    /// What all address spaces take.
+    /// Memory of all address spaces.
     space_bytes: SpaceBytes,
     /// When unused files may be looked for again.
     files_retry: MonotonicTime,
@@ -347,7 +348,7 @@ impl ProcessTable {
         self.processes.insert(pid, process);
     }
 
-    /// Makes up a process that no record told of: what threads it has is not known.
+    /// Creates a process that no record reported: its threads are unknown.
     fn make_up(&mut self, pid: Pid, time: MonotonicTime) {
         self.counts.unannounced += 1;
         let space = Rc::new(AddressSpace::within(&self.space_bytes));
@@ -530,7 +531,7 @@ impl ProcessTable {
         bytes >= SPACE_BYTES_ALL_MAX || bytes >= SPACE_BYTES_MAX && space.len() >= MAPPINGS_FAIR
     }
 
-    /// Remembers a mapping that is the marker of a jitdump until `fp-jit` is told.
+    /// Remembers a mapping that is the marker of a jitdump until it is reported to `fp-jit`.
     fn note_dump(&mut self, pid: Pid, range: (Avma, Avma), path: &[u8], identity: FileIdentity) {
         if !is_dump_marker(path) {
             return;
@@ -552,7 +553,7 @@ impl ProcessTable {
         });
     }
 
-    /// Tells of the jitdumps mapped since the last call. `send` gives back what finds no room now.
+    /// Reports the jitdumps mapped since the last call. `send` returns what does not fit now.
     pub fn tell_of_dumps(&mut self, mut send: impl FnMut(DumpSeen) -> Option<DumpSeen>) {
         while let Some(seen) = self.dumps.pop() {
             if let Some(seen) = send(seen) {
@@ -562,7 +563,7 @@ impl ProcessTable {
         }
     }
 
-    /// Notes that `fp-jit` was told of a process.
+    /// Records that a process was reported to `fp-jit`.
     pub fn watch(&mut self, pid: Pid) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.watched = true;
@@ -680,7 +681,7 @@ impl ProcessTable {
         self.counts.files_forgotten = self.files.forgotten;
     }
 
-    /// Makes up a process that has a sample but that no record told of, so that its time is
+    /// Creates a process that has a sample but was not reported by any record, so that its time is
     /// counted.
     pub fn meet(&mut self, pid: Pid, time: MonotonicTime) {
         if !self.processes.contains_key(&pid) {
@@ -693,7 +694,7 @@ impl ProcessTable {
         self.processes.get(&pid)
     }
 
-    /// Has the generated code of a process stepped over by these rules from now on.
+    /// Uses these rules for the generated code of a process from now on.
     pub fn set_generated(&mut self, generated: Generated) {
         if let Some(process) = self.processes.get_mut(&generated.pid)
             && process.id == generated.process
@@ -702,7 +703,7 @@ impl ProcessTable {
         }
     }
 
-    /// Takes it that nothing will be known of the generated code of a process soon.
+    /// Records that no rules for the generated code of a process will arrive soon.
     pub fn forgo_rules(&mut self, pid: Pid) {
         if let Some(process) = self.processes.get_mut(&pid) {
             process.generated.get_or_insert_default();
@@ -717,7 +718,7 @@ impl ProcessTable {
         })
     }
 
-    /// Tells the store of a file with samples; see `FileTable::announce`.
+    /// Reports a file with samples to the store; see `FileTable::announce`.
     pub fn announce(
         &mut self,
         pid: Pid,
@@ -749,14 +750,14 @@ impl ProcessTable {
             .announce(file, mapping, pid, relatives, when, send);
     }
 
-    /// Files that the store was told of, each once.
+    /// Number of files that were reported to the store, each counted once.
     pub fn files_met(&self) -> u64 {
         self.files.met
     }
 
-    /// Tells the store of the files that a process has mapped, when there are new ones: the callers
-    /// of a sample are in other files than its leaf, and their unwind information takes a while. Of
-    /// each process `AHEAD_MAX` at most; the others are announced when they have samples.
+    /// Reports the files that a process has mapped to the store, if there are new ones: the callers
+    /// of a sample are in other files than its leaf, and reading their unwind information takes a
+    /// while. At most `AHEAD_MAX` for each process; the others are reported when they have samples.
     pub fn announce_all(
         &mut self,
         pid: Pid,
@@ -824,7 +825,8 @@ impl ProcessTable {
                 ended => ended.is_some(),
             }
         });
-        // One whose main thread ended long before its last is behind others, and goes after them.
+        // A process with a main thread that ended long before its last thread is out of order, and
+        // is swept later.
         while let Some(&(id, pid, at)) = exiting.front()
             && (before.since(at) > EXITING_MAX || exiting.len() > EXITING_PROCESSES_MAX)
         {
@@ -846,7 +848,7 @@ impl ProcessTable {
         self.threads
     }
 
-    /// What all address spaces take. Unit: bytes.
+    /// Memory of all address spaces. Unit: bytes.
     pub fn space_bytes(&self) -> usize {
         self.space_bytes.get()
     }
@@ -856,7 +858,7 @@ impl ProcessTable {
         self.processes.is_empty()
     }
 
-    /// What was refused or guessed.
+    /// Counters of what was rejected or guessed.
     pub fn counts(&self) -> ProcessCounts {
         self.counts
     }

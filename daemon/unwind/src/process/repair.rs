@@ -1,10 +1,9 @@
-//! What a reading of /proc sets right in the table: at start what is older than the daemon, later
-//! what lost records left wrong.
+//! Corrects the table from a reading of /proc: at start for processes older than the daemon, later
+//! for what lost records left wrong.
 
 use super::*;
 
-/// True when /proc shows the program that is known: every file it has mapped is where it was told
-/// of.
+/// True if /proc shows the known program: every file it has mapped is where it was reported.
 fn agrees(files: &FileTable, known: &Process, scanned: &ScannedProcess) -> bool {
     let is_known = |mapping: &ScannedMapping, identity: &FileIdentity| {
         let found = known.space.find(Avma(mapping.start));
@@ -19,8 +18,8 @@ fn agrees(files: &FileTable, known: &Process, scanned: &ScannedProcess) -> bool 
         && mappings.all(|it| it.identity.is_none_or(|identity| is_known(it, &identity)))
 }
 
-/// False when two identities are of different files. /proc tells no generation of an inode, and a
-/// build id is not always to be had.
+/// False if two identities are of different files. /proc has no generation of an inode, and not
+/// every file has a build ID.
 fn may_be_one(one: &FileIdentity, other: &FileIdentity) -> bool {
     let inode = |identity: &FileIdentity| match *identity {
         FileIdentity::Inode {
@@ -45,7 +44,7 @@ fn has_thread(scanned: &ScannedProcess, tid: Tid) -> bool {
 }
 
 impl ProcessTable {
-    /// Takes in a process that was found in /proc. What the record stream told of it stays.
+    /// Adds a process found in /proc. What the record stream reported about it stays.
     pub fn adopt(&mut self, scanned: &ScannedProcess) {
         if !scanned.has_ended() && !self.processes.contains_key(&scanned.pid) {
             self.take_in(scanned, MonotonicTime(0), |_| true);
@@ -140,7 +139,7 @@ impl ProcessTable {
                         continue;
                     }
                     self.counts.repaired += 1;
-                    // It is older than what is told of it from `asked` on.
+                    // It is older than what is reported about it from `asked` on.
                     let started = MonotonicTime(asked.0.saturating_sub(1));
                     self.take_in(process, started, |tid| !has_ended(tid));
                     if main_ended && let Some(process) = self.processes.get_mut(&process.pid) {
@@ -244,7 +243,7 @@ impl ProcessTable {
             return;
         };
         let of_process = process.comm;
-        // Whatever is told of them from `asked` on is newer.
+        // Whatever is reported about them from `asked` on is newer.
         let since = MonotonicTime(asked.0.saturating_sub(1));
         for &(tid, comm) in &scanned.threads {
             let known = self.processes.get(&scanned.pid);

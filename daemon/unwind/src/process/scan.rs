@@ -1,8 +1,8 @@
-//! One look at /proc for the processes that are older than the daemon.
+//! Reads /proc once for the processes that are older than the daemon.
 //!
-//! Everything newer comes from the record stream. A process whose entry vanishes or cannot be read
-//! half-way is left out or kept without mappings: it is met again in samples. procfs opens each
-//! process's directory once and reads relative to it, so a pid used again cannot mix two processes.
+//! Everything newer comes from the record stream. A process that vanishes or cannot be read
+//! half-way is left out or kept without mappings; its samples bring it up again. procfs opens each
+//! process's directory once and reads relative to it, so a reused pid cannot mix two processes.
 
 use super::maps::{self, Map};
 use hashbrown::HashMap;
@@ -20,18 +20,18 @@ const PF_KTHREAD: u32 = 0x0020_0000;
 /// stream already, or will be in a moment.
 const PF_EXITING: u32 = 0x0000_0004;
 
-/// Threads per process whose name is read: each costs about 10 µs. Only the id of the others is
-/// read; they go by the name of their process until they change it.
+/// Most threads per process with a name that is read: each costs about 10 µs. For the others only
+/// the id is read; they have the name of their process until they change it.
 const NAMES_PER_PROCESS_MAX: usize = 4096;
 
 /// Threads taken in one reading, over all processes. Unit: threads of 24 bytes. What is beyond it
 /// is left out, and [`ScannedProcess::threads_cut`] says of whom.
 const THREADS_MAX: usize = super::THREADS_MAX;
 
-/// Bytes of `maps` asked for at a time: the kernel gives whole lines of up to a page.
+/// Bytes of `maps` requested at a time: the kernel returns complete lines of up to a page.
 const READ_BYTES: usize = 16 << 10;
 
-/// An executable mapping as /proc tells it.
+/// An executable mapping from /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedMapping {
     /// First address.
@@ -48,7 +48,7 @@ pub struct ScannedMapping {
     pub path: Box<[u8]>,
 }
 
-/// A process as /proc tells it.
+/// A process from /proc.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ScannedProcess {
     /// Its pid.
@@ -63,7 +63,7 @@ pub struct ScannedProcess {
     pub mappings: Vec<ScannedMapping>,
     /// The other threads in order, with their names where those were read.
     pub threads: Vec<(Tid, Option<Comm>)>,
-    /// True when it has more threads than are told here.
+    /// True if it has more threads than listed here.
     pub threads_cut: bool,
     /// True when its main thread has ended: it lives on while there are other threads.
     pub main_ended: bool,
@@ -76,7 +76,7 @@ impl ScannedProcess {
     }
 }
 
-/// What one look at /proc found.
+/// Result of reading /proc once.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Scan {
     /// The processes.
@@ -150,8 +150,8 @@ fn one(
     let mut threads_cut = false;
     if !kernel {
         (threads, threads_cut) = other_threads(process, pid, room);
-        // Relative to the process's directory, and not by the library's reader: that gives up the
-        // whole file at the first path that is not UTF-8.
+        // Relative to the process's directory, and not by the library's reader, which fails for the
+        // complete file at the first path that is not UTF-8.
         let maps = match (main_ended, threads.first()) {
             // The address space went from the main thread with its end.
             (true, Some((tid, _))) => format!("task/{}/maps", tid.0),

@@ -1,4 +1,4 @@
-//! The executable mappings of one process, as the record stream tells them.
+//! The executable mappings of one process, according to the record stream.
 
 use host::ids::{Avma, FileId, FileOffset};
 use profile::Unnamed;
@@ -14,7 +14,7 @@ pub const MAPPINGS_MAX: usize = 8192;
 /// First address above user space, with five levels of page tables; kernel addresses are above.
 const USER_END: u64 = 1 << 56;
 
-/// What lies behind a mapping.
+/// What backs a mapping.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Backing {
     /// A file, the vdso included.
@@ -65,26 +65,26 @@ impl Mapping {
     }
 }
 
-/// What all address spaces take together. Unit: bytes. Clones count in the same place.
+/// Memory of all address spaces together. Unit: bytes. Clones share the count.
 #[derive(Clone, Debug, Default)]
 pub struct SpaceBytes(Rc<Cell<usize>>);
 
 impl SpaceBytes {
-    /// What they take now.
+    /// Their current memory.
     pub fn get(&self) -> usize {
         self.0.get()
     }
 }
 
-/// Mappings sorted by address, without overlap. The kernel tells of new mappings only, so a later
-/// one takes the place of what it overlaps.
+/// Mappings sorted by address, without overlap. The kernel reports new mappings only, so a later
+/// one replaces what it overlaps.
 #[derive(Debug, Default)]
 pub struct AddressSpace {
     mappings: Vec<Mapping>,
-    /// What it counts for in `all`.
+    /// Its share in `all`.
     bytes: usize,
     all: SpaceBytes,
-    /// Mappings of files added so far: tells whether there is one that nobody looked at.
+    /// Number of file mappings added so far: shows whether there is one that was not examined.
     files_added: u32,
     /// Times a mapping took the place of another: what is known of addresses before holds no more.
     replaced: u32,
@@ -122,7 +122,8 @@ impl AddressSpace {
         space
     }
 
-    /// What is left of one when there is no room for it: every address of user space is refused.
+    /// The address space of a process for which there is no room: it rejects every address of user
+    /// space.
     pub fn refused(&self) -> AddressSpace {
         let mut space = AddressSpace::within(&self.all);
         space.replaced = self.replaced.wrapping_add(1);
@@ -229,8 +230,8 @@ impl AddressSpace {
         let pieces = before.into_iter().chain([new]).chain(after);
         self.mappings.splice(first..last, pieces);
         self.has_generated |= new.backing == Backing::Jit;
-        // Cutting a mapping in two made too many: what was there is gone all the same, so what came
-        // is not kept, and as little as possible beside it.
+        // Cutting a mapping in two made too many. The old mapping is gone all the same, so the new
+        // one is not kept, and as little as possible around it.
         let surplus = self.mappings.len().saturating_sub(MAPPINGS_MAX);
         self.mappings.drain(at..at + surplus);
         self.weigh();

@@ -1,4 +1,4 @@
-//! The process table by records as the kernel sends them.
+//! Tests the process table with records as the kernel sends them.
 
 use super::*;
 
@@ -100,7 +100,7 @@ fn an_ended_process_keeps_its_name_while_it_may_run_its_last_instructions() {
     assert_eq!(known(&table), None);
 }
 
-/// Process 10 with a thread 12, whose name is `worker`.
+/// Process 10 with a thread 12 named `worker`.
 fn with_worker() -> ProcessTable {
     let mut table = ProcessTable::new();
     fork(&mut table, 1, 10, 1);

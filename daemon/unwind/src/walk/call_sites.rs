@@ -1,13 +1,13 @@
-//! Which words are return addresses of calls that can have led to generated code.
+//! Decides which words are return addresses of calls that can have led to generated code.
 //!
-//! A word that a call left behind on a stack looks like one of a call under way. What tells them
-//! apart is the call itself: generated code is nobody's fixed target. It is called through a
-//! pointer, or jumped to by a function that was called: by assembler with several ways in, which is
-//! described as one function (`lj_vm_call` of LuaJIT). A call to the start of any other function
-//! leads to that function alone, unless that jumps on through a pointer. Calls through a linkage
-//! table may lead to a function that jumps on, or to any other: of them it is not known.
+//! A word that a finished call left on a stack looks like one of a call in progress. The call
+//! itself tells them apart: generated code is never a fixed call target. It is called through a
+//! pointer, or a called function jumps to it: assembler with several entries that is described as
+//! one function (`lj_vm_call` of LuaJIT). A call to the start of any other function leads only to
+//! that function, unless that jumps on through a pointer. Calls through a linkage table may lead to
+//! a function that jumps on, or to any other, so for them it is unknown.
 //!
-//! The sampler reads no files: it asks, and scans no further until `fp-files` has looked.
+//! The sampler reads no files: it asks `fp-files`, and scans no further until the answer arrives.
 
 use crate::arch::{self, CALL_BYTES, Called, PointerCall};
 use hashbrown::HashMap;
@@ -28,8 +28,8 @@ const WANTED_OF_FILE_MAX: usize = 16;
 /// An answer that has not come by then was lost.
 const ANSWER_MAX: Duration = Duration::from_secs(30);
 
-/// What is looked at of a function that is called. Unit: bytes. What jumps on through a pointer
-/// without ado does so within some.
+/// How much of a called function is examined. Unit: bytes. A function that directly jumps on
+/// through a pointer does so within a few bytes.
 const CALLED_BYTES: usize = 64;
 
 /// A place in a file that a word returns to.
@@ -57,9 +57,9 @@ enum Known {
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Looked {
-    /// What was asked for.
+    /// The requested value.
     pub place: ReturnSite,
-    /// What lies before it.
+    /// The call before it.
     pub site: CallSite,
 }
 
@@ -145,7 +145,7 @@ fn direct_target(code: &[u8; CALL_BYTES], address: u64, segments: &[Segment]) ->
     inside.then_some(target)
 }
 
-/// What the first instructions of a function that is called tell.
+/// What the first instructions of a called function show.
 fn called<R: ReadAt + ?Sized>(image: &R, segments: &[Segment], target: u64) -> Option<Called> {
     let segment = segments
         .iter()

@@ -1,10 +1,10 @@
-//! The callchain as the kernel walked it: kernel frames, then user frames by frame pointers.
+//! The callchain from the kernel: kernel frames, then user frames by frame pointers.
 //!
 //! A frame-pointer chain does not say where it ends: code without frame pointers uses the register
-//! for something else, and the kernel then follows whatever it holds. An address outside every
-//! executable mapping is therefore the end of the chain, not a frame. Whether a chain that stays in
-//! mapped code has reached its start function shows when its root frame has a name (the symbolizer
-//! turns [`StackEnd::BrokenChain`] into [`StackEnd::Complete`] then).
+//! for something else, and the kernel then follows whatever it contains. So an address outside
+//! every executable mapping is the end of the chain, not a frame. Whether a chain that stays in
+//! mapped code has reached its start function is known when its root frame has a name (the
+//! symbolizer then turns [`StackEnd::BrokenChain`] into [`StackEnd::Complete`]).
 
 use super::StackBuffer;
 use crate::process::Process;

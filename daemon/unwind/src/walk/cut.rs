@@ -11,7 +11,7 @@ pub(super) enum FramePlace {
     Beam(Option<u64>),
 }
 
-/// A frame whose return address lies beyond the copy.
+/// A frame with a return address beyond the copy.
 #[derive(Clone, Copy, Debug)]
 pub struct Cut {
     /// Where the return address is; for Erlang's frame, where the copy ends.

@@ -1,10 +1,10 @@
-//! Which threads are worth a look at their memory, and the looks that are held.
+//! Decides which threads' memory is worth reading, and holds the results.
 //!
-//! A thread whose samples are cut at the same return address again and again has a frame, or
-//! several, larger than the copy, further out than which no sample shows anything. It is asked for
-//! a look (`workers/stack_reader.rs`); the answer completes its samples as long as that call runs.
-//! Called by the sampler thread; never blocks. Allocates when a thread is cut for the first time
-//! and when a look comes, bounded.
+//! If samples of a thread are cut at the same return address again and again, it has one or several
+//! frames larger than the copy, and no sample shows anything further out. Then a read of its memory
+//! is requested (`workers/stack_reader.rs`); the result completes its samples as long as that call
+//! runs. Called by the sampler thread; never blocks. Allocates, within bounds, when a thread is cut
+//! for the first time and when a result arrives.
 
 use super::known_callers::{CutFrame, ExpectedCaller};
 use super::look::{Failure, StackReadAnswer, StackReadRequest, StackSnapshot, Thread};
@@ -55,7 +55,7 @@ const UNCUT_MAX: Duration = Duration::from_secs(60);
 /// and may be cut somewhere else.
 const UNUSED_MAX: Duration = Duration::from_secs(10);
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LookCounts {
     /// Looks asked for.
@@ -98,7 +98,7 @@ struct DeepThread {
     wait: Duration,
     /// The look held has completed a sample.
     served: bool,
-    /// Who is taken to have called the function at which it was cut last.
+    /// Expected caller of the function at which it was cut last.
     expected: Option<ExpectedCaller>,
     state: LookState,
 }
@@ -125,7 +125,7 @@ impl DeepThread {
         }
     }
 
-    /// The place to look at: of those with enough votes the one furthest out, whose call lasts
+    /// The place to read: of those with enough votes, the outermost, because its call lasts
     /// longest.
     fn outermost(&self) -> Option<u64> {
         let voted = self.places.iter().filter(|(_, votes)| *votes >= VOTES_MIN);
@@ -144,14 +144,14 @@ impl DeepThread {
 /// See the file.
 #[derive(Debug)]
 pub struct DeepStacks {
-    /// False when nothing is asked for.
+    /// Whether reads are requested at all.
     pub on: bool,
     threads: HashMap<Thread, DeepThread>,
     /// Looks asked for or held.
     looks: usize,
     /// Watches to be closed by somebody who may block.
     spent: Vec<Watchpoint>,
-    /// Functions whose expected caller was there, or was not.
+    /// Functions, and whether their expected caller was found.
     compared: Vec<(CutFrame, bool)>,
     /// Up to when all watches were known to be untouched.
     verified: MonotonicTime,
@@ -177,7 +177,7 @@ impl Default for DeepStacks {
 }
 
 impl DeepStacks {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> LookCounts {
         self.counts
     }
@@ -214,8 +214,8 @@ impl DeepStacks {
         entry.vote(slot);
     }
 
-    /// The same at a function whose frame is larger than the copy: all samples of the call will be
-    /// cut there, so it is looked at soon. A look tells whether the caller is the `expected` one.
+    /// The same for a function with a frame larger than the copy: all samples of the call will be
+    /// cut there, so it is read soon. The read shows whether the caller is the `expected` one.
     pub fn cut_at_large(
         &mut self,
         (thread, pid): (Thread, Pid),
@@ -267,7 +267,7 @@ impl DeepStacks {
         self.counts.completed += 1;
     }
 
-    /// Takes in an answer. False when nobody waits for it any more or there is no room.
+    /// Adds an answer. False if nobody waits for it any more or there is no room.
     pub fn take(&mut self, answer: StackReadAnswer, now: MonotonicTime) -> bool {
         let StackReadAnswer { wanted, look } = answer;
         let waiting = self
@@ -312,8 +312,8 @@ impl DeepStacks {
         true
     }
 
-    /// Starts a drain of samples older than `now`: drops looks whose call has returned, or whose
-    /// program `lives` no more.
+    /// Starts a drain of samples older than `now`: drops reads of calls that have returned, or of
+    /// programs that have ended according to `lives`.
     pub fn begin(&mut self, now: MonotonicTime, mut lives: impl FnMut(Thread, Pid) -> bool) {
         let DeepStacks {
             threads,
@@ -405,7 +405,7 @@ impl DeepStacks {
         }
     }
 
-    /// Gives away the watches that are to be closed; `send` returns what it cannot take now.
+    /// Hands over the watches to close; `send` returns what it cannot accept now.
     pub fn give_away(&mut self, mut send: impl FnMut(Watchpoint) -> Option<Watchpoint>) {
         while let Some(watch) = self.spent.pop() {
             if let Some(kept) = send(watch) {

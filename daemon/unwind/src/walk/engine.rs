@@ -1,10 +1,10 @@
 //! Walks a stack by unwind information, from the registers and the copy of a sample.
 //!
-//! One engine for all processes: addresses become places in files through the process's mappings,
-//! and everything known of a file is shared; generated code has rules of its own (`generated.rs`).
-//! Frames without unwind information are passed by their frame pointer where that leads to mapped
-//! code; what is found behind such a step is a guess until the walk reaches an outermost frame.
-//! Allocates nothing once the buffers have grown.
+//! There is one engine for all processes: addresses become places in files through the process's
+//! mappings, and everything known about a file is shared; generated code has its own rules
+//! (`generated.rs`). Frames without unwind information are passed by their frame pointer if it
+//! leads to mapped code; what follows such a step is a guess until the walk reaches an outermost
+//! frame. Allocates nothing once the buffers have grown.
 
 mod beam;
 mod cut_frames;
@@ -40,10 +40,10 @@ use std::cmp::Ordering;
 /// counted.
 const OPERATIONS_MAX: u32 = 4096;
 
-/// What looking for a lent frame counts for: it reads up to 18 words.
+/// Cost of looking for a lent frame: it reads up to 18 words.
 const LENT_OPERATIONS: u32 = 32;
 
-/// Sizes of copies whose use is counted. Unit: bytes.
+/// Sizes of copies for which use is counted. Unit: bytes.
 pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 
 /// How much of their copies samples used.
@@ -51,9 +51,9 @@ pub const COPIES: [u32; 5] = [4 << 10, 8 << 10, 16 << 10, 32 << 10, 56 << 10];
 pub struct CopyCounts {
     /// Samples with a copy.
     pub samples: u64,
-    /// Those whose stack is cut because the copy ends.
+    /// Samples with a stack that is cut because the copy ends.
     pub cut: u64,
-    /// Those that used so much of it, or all; by [`COPIES`].
+    /// Samples that used this much of the copy, or all of it; by [`COPIES`].
     pub beyond: [u64; COPIES.len()],
 }
 
@@ -61,11 +61,11 @@ pub struct CopyCounts {
 #[derive(Clone, Copy, Debug)]
 enum Used {
     Bytes(u64),
-    /// As much as there was, which was not enough.
+    /// All of the copy, which was not enough.
     All(u64),
 }
 
-/// What the engine did, since the start.
+/// Counters of the engine since the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UnwindCounts {
     /// Counts of scans for the caller of generated code.
@@ -90,7 +90,7 @@ pub struct UnwindCounts {
     pub derived_misled: u64,
     /// Frames of code that runs in the frame of the function that jumped to it.
     pub by_lent_frame: u64,
-    /// Frames whose CFA is told by a word below the stack pointer, and that lies in them too.
+    /// Frames with a CFA in a word below the stack pointer that is also in the frame.
     pub by_red_zone: u64,
     /// Stacks of Erlang processes.
     pub beam_stacks: u64,
@@ -144,7 +144,7 @@ impl Default for UnwindCounts {
 pub struct Engine {
     /// The modules.
     pub modules: Modules,
-    /// What was done.
+    /// Counters.
     pub counts: UnwindCounts,
     /// Where the last walk needed a return address beyond the copy.
     pub cut: Option<Cut>,
@@ -154,11 +154,11 @@ pub struct Engine {
     pub call_sites: CallSites,
     /// Whether callers of generated code are scanned for.
     pub scans: bool,
-    /// What the last walk used, until it is counted.
+    /// Use of the last walk, until it is counted.
     used: Option<Used>,
-    /// What scans may still do for the stack under way.
+    /// Remaining scan work for the current stack.
     pub(super) scanner: Scanner,
-    /// What a scan leads to that is only compared.
+    /// Result of a scan that is only compared.
     pub(super) scanned: StackBuffer,
     /// See `red_zone.rs`.
     pub(super) red_zone: Words,
@@ -237,14 +237,14 @@ impl<'a> Cursor<'a> {
     }
 }
 
-/// What one frame leads to.
+/// The step after one frame.
 pub(super) enum Next {
     Caller,
     End(StackEnd),
 }
 
 impl Engine {
-    /// An engine whose modules take at most `bytes_max` bytes.
+    /// An engine with modules of at most `bytes_max` bytes.
     pub fn new(bytes_max: usize) -> Engine {
         Engine {
             modules: Modules::new(bytes_max),
@@ -264,7 +264,7 @@ impl Engine {
         }
     }
 
-    /// What was walked last is not to be counted.
+    /// Excludes the last walk from the counts.
     pub fn forget_copy(&mut self) {
         self.used = None;
     }
@@ -431,8 +431,8 @@ impl Engine {
         }
     }
 
-    /// Which of these frames is the first that nobody called, by what its file says of it: frames
-    /// of a chain do not tell where it ends.
+    /// Which of these frames is the first one of a stack, according to its file: frames of a chain
+    /// do not show where it ends.
     pub fn outermost(&mut self, frames: &[RawFrame], now: MonotonicTime) -> Option<usize> {
         frames.iter().position(|frame| match *frame {
             RawFrame::File(file, offset) => {
@@ -485,8 +485,8 @@ impl Engine {
                 self.scanner.outermost = true;
                 return Next::End(StackEnd::Complete);
             }
-            // Where the instruction pointer is in it, the stack may be either: its frame pointer
-            // tells, which leads out of the copy once the stack has changed.
+            // With the instruction pointer there, it may be either stack: its frame pointer
+            // decides, which leads out of the copy once the stack has changed.
             Step::Switched(behind) if cursor.exact => {
                 let behind = match behind {
                     Behind::Caller => behind,
@@ -582,8 +582,8 @@ impl Engine {
         }
     }
 
-    /// Passes code that runs in the frame of the function that jumped to it. `None` when the stack
-    /// has no such frame, or it cannot be told and there is a derived rule.
+    /// Passes code that runs in the frame of the function that jumped to it. `None` if the stack
+    /// has no such frame, or it is unknown and there is a derived rule.
     fn by_lent_frame(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -622,8 +622,8 @@ impl Engine {
         }
     }
 
-    /// Passes a frame by what its instructions tell of it, if that leads to code; else by its frame
-    /// pointer.
+    /// Passes a frame by a rule derived from its instructions, if that leads to code; else by its
+    /// frame pointer.
     fn by_derived_rule(
         &mut self,
         cursor: &mut Cursor<'_>,
@@ -650,9 +650,8 @@ impl Engine {
         self.by_frame_pointer(cursor, StackEnd::NoUnwindInfo)
     }
 
-    /// Passes a frame of generated code by what its runtime told, else by its frame pointer. What
-    /// was told may be of code that lay there before or after, so where it leads is looked at
-    /// first.
+    /// Passes a frame of generated code by its runtime's rules, else by its frame pointer. The
+    /// rules may belong to earlier or later code at that address, so their result is checked first.
     pub(super) fn through_generated(
         &mut self,
         cursor: &mut Cursor<'_>,

@@ -1,9 +1,9 @@
-//! Pages in the middle of stacks that nobody has touched, and who is asked to read them.
+//! Pages in the middle of stacks that were never touched, and requests to read them.
 //!
-//! The kernel copies a stack without waiting for pages: at the first that is not there the copy
-//! ends, with all that lies further out. Functions with large local arrays leave such pages for as
-//! long as their thread lives. Reading one through `/proc/PID/mem` brings it, as a page of zeros
-//! that takes no memory, and the copies of later samples go on behind it. `fp-look` does that
+//! The kernel copies a stack without waiting for pages: at the first missing page the copy ends,
+//! with everything further out. Functions with large local arrays leave such pages for as long as
+//! their thread lives. Reading one through `/proc/PID/mem` makes it present, as a page of zeros
+//! that takes no memory, and the copies of later samples continue past it. `fp-look` does that
 //! (`workers/stack_reader.rs`), for the other threads of the process as well. Called by the sampler
 //! thread; never blocks.
 
@@ -13,8 +13,8 @@ use host::ids::Pid;
 use host::time::MonotonicTime;
 use std::time::Duration;
 
-/// What is read at a hole: one byte of each page. Unit: bytes of address. As much as a copy has at
-/// most; what is still missing then is the next hole.
+/// Address range read at a hole, one byte of each page. Unit: bytes. As large as the largest copy;
+/// anything still missing then is the next hole.
 pub const HOLE_BYTES: u64 = 64 << 10;
 
 /// Holes remembered, of all threads. Unit: holes, of 24 bytes each. Beyond it all are forgotten,
@@ -31,7 +31,7 @@ const PER_SECOND: u32 = 32;
 /// Where a copy ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hole {
-    /// Whose stack.
+    /// The thread that owns the stack.
     pub thread: Thread,
     /// The process's pid.
     pub pid: Pid,
@@ -39,7 +39,7 @@ pub struct Hole {
     pub start: u64,
 }
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct HoleCounts {
     /// Holes that were to be read.
@@ -51,7 +51,7 @@ pub struct HoleCounts {
 /// See the file.
 #[derive(Debug, Default)]
 pub struct Holes {
-    /// False when nothing is asked for.
+    /// Whether reads are requested at all.
     pub on: bool,
     known: HashMap<(Thread, u64), MonotonicTime>,
     wanted: Vec<Hole>,
@@ -61,7 +61,7 @@ pub struct Holes {
 }
 
 impl Holes {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> HoleCounts {
         self.counts
     }

@@ -1,20 +1,19 @@
-//! Callers of functions at which copies of stacks end, by experience.
+//! Learned callers of functions at which copies of stacks end.
 //!
-//! A compiler that keeps all it knows in one local variable (rustc has half a megabyte) is cut
-//! there in every sample. A read of its memory completes a stack (`deep_stacks.rs`), but only from
-//! some tenths of a second on, when many of such processes are about to end. The same holds for
-//! copies that end at pages which nobody has touched (`holes.rs`). What is found out later is the
-//! same in each process, though: the function is called by one chain of callers, at one distance
-//! from the start of the stack.
+//! A compiler with all of its state in one local variable (rustc has half a megabyte) is cut there
+//! in every sample. Reading its memory completes a stack (`deep_stacks.rs`), but only after some
+//! tenths of a second, when many such processes are about to end. The same applies to copies that
+//! end at untouched pages (`holes.rs`). But the result is the same in each process: the function is
+//! called by one chain of callers, at one distance from the start of the stack.
 //!
-//! So what watched reads saw, and what the thread's next complete stack shows, is remembered by
-//! function and by the place of its return address within a page. The stacks of threads start at a
-//! fixed place within a page (the C library lays them out), so another chain of callers has the
-//! same place only if all its frames together are as large. A cut stack is completed where two
+//! So the callers found by watched reads, and by the thread's next complete stack, are remembered
+//! by function and by the place of its return address within a page. The stacks of threads start at
+//! a fixed place within a page (the C library lays them out), so another chain of callers has the
+//! same place only if all its frames together are as large. A cut stack is completed if two
 //! processes of a cgroup had the same callers and none had others. A thread below a larger frame is
-//! read soon, too, one with an untouched page has a complete stack later, and each is compared. A
-//! caller that differs ends it for that function, as long as that is remembered.
-//! [`KnownCallersCounts`] tells how many did.
+//! read soon anyway, and one with an untouched page has a complete stack later; each is then
+//! compared. One different caller stops this for that function, as long as that is remembered.
+//! [`KnownCallersCounts`] counts them.
 
 use super::StackBuffer;
 use super::cut::FramePlace;
@@ -47,14 +46,14 @@ const STACK_REACH: u64 = 8 << 20;
 /// The distance from one place to the next of which nothing is known.
 const PAGE: u64 = 4096;
 
-/// What was done, since the start.
+/// Counters since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct KnownCallersCounts {
-    /// Functions whose callers are remembered.
+    /// Functions with remembered callers.
     pub functions: u64,
     /// Threads compared with what was known by then from other processes.
     pub checked: u64,
-    /// Those that had other callers.
+    /// Threads that had other callers.
     pub wrong: u64,
     /// Stacks completed.
     pub completed: u64,
@@ -76,7 +75,7 @@ pub(super) struct CutFrame {
 }
 
 impl CutFrame {
-    /// The frame of a function whose return address is at `slot`.
+    /// The frame of a function with its return address at `slot`.
     pub fn new(cgroup: CgroupId, file: FileId, function: u64, slot: u64) -> CutFrame {
         CutFrame {
             cgroup,
@@ -152,7 +151,7 @@ impl Default for KnownCallers {
 }
 
 impl KnownCallers {
-    /// What was done.
+    /// Counters.
     pub fn counts(&self) -> KnownCallersCounts {
         KnownCallersCounts {
             functions: self.functions.len() as u64,
@@ -160,7 +159,7 @@ impl KnownCallers {
         }
     }
 
-    /// Has the next complete stack of a thread tell the callers of a function.
+    /// Requests the callers of a function from the next complete stack of a thread.
     pub(super) fn want(&mut self, thread: Thread, wanted: WantedFrame) {
         if !self.on {
             return;
@@ -172,17 +171,17 @@ impl KnownCallers {
         self.wanted.insert(thread, wanted);
     }
 
-    /// What the next complete stack of a thread is to tell.
+    /// What the next complete stack of a thread should show.
     pub(super) fn wanted(&self, thread: Thread) -> Option<WantedFrame> {
         self.wanted.get(&thread).copied()
     }
 
-    /// A thread has told, or has ended.
+    /// A thread had a complete stack, or has ended.
     pub(super) fn met(&mut self, thread: Thread) {
         self.wanted.remove(&thread);
     }
 
-    /// Takes in the callers that a complete stack of a process has. It counts as a comparison if
+    /// Adds the callers found in a complete stack of a process. It counts as a comparison if
     /// `counts` says so, or if they differ.
     pub(super) fn learn(
         &mut self,
@@ -227,7 +226,7 @@ impl KnownCallers {
         }
     }
 
-    /// Takes in whether a thread had the expected caller.
+    /// Records whether a thread had the expected caller.
     pub(super) fn compare(&mut self, frame: CutFrame, right: bool) {
         self.counts.checked += 1;
         if !right {

@@ -1,14 +1,14 @@
-//! What one look at the memory of a thread's stack brought: addresses, and the proof that they
-//! hold.
+//! The result of one read of a thread's stack memory: addresses, and the evidence that they are
+//! valid.
 //!
-//! Stack bytes hold secrets. Only words that can be steps of a stack are kept of what is read: a
-//! return address, which points into executable memory, and a saved frame address, which is one
-//! further out on the same stack. Everything else is left in the buffer it was read into.
+//! Stack bytes may contain secrets. Only words that can be steps of a stack are kept: a return
+//! address, which points into executable memory, and a saved frame address, which points further
+//! out on the same stack. Everything else stays in the buffer it was read into.
 //!
-//! The look is worth something only for the very call whose return address it starts with. A frame
-//! of the same function at the same place may have been called by somebody else meanwhile, and no
-//! sample tells: what would is beyond its copy. So the word is watched ([`Watchpoint`]) from before
-//! it is read, and a sample may be completed with the look while nothing has been written there.
+//! The result is valid only for the very call that its first return address belongs to. A frame of
+//! the same function at the same place may have another caller by now, and no sample shows that,
+//! because the caller is beyond its copy. So the word is watched ([`Watchpoint`]) from before it is
+//! read, and a sample may be completed with the result as long as the word has not been written.
 
 use crate::arch::code_address;
 use crate::info::words::Words;
@@ -27,7 +27,7 @@ pub type Thread = (ProcessId, Tid);
 /// What is asked for: a look at a stack from a return address on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StackReadRequest {
-    /// Whose stack.
+    /// The thread that owns the stack.
     pub thread: Thread,
     /// The process's pid.
     pub pid: Pid,
@@ -38,9 +38,9 @@ pub struct StackReadRequest {
 /// An answer: the look, or why there is none.
 #[derive(Debug)]
 pub struct StackReadAnswer {
-    /// What was asked for.
+    /// The requested value.
     pub wanted: StackReadRequest,
-    /// What came of it.
+    /// Its result.
     pub look: Result<StackSnapshot, Failure>,
 }
 
@@ -62,7 +62,7 @@ pub enum Failure {
     Gone,
     /// Not permitted to read its memory or to watch it.
     Denied,
-    /// Its watches are all in use: a debugger's.
+    /// All its watches are in use by a debugger.
     Busy,
     /// This machine has no watches.
     Unsupported,
@@ -121,8 +121,8 @@ pub struct Sieve<'a> {
 }
 
 impl<'a> Sieve<'a> {
-    /// For the stack from `base` to `stack_end` of a process whose executable memory is `code`, in
-    /// order.
+    /// Creates it for the stack from `base` to `stack_end` of a process with executable memory
+    /// `code`, in order.
     pub fn new(base: u64, stack_end: u64, code: &'a [Range<u64>]) -> Sieve<'a> {
         Sieve {
             code,
@@ -133,8 +133,8 @@ impl<'a> Sieve<'a> {
         }
     }
 
-    /// Takes in the bytes at `address`, a multiple of eight; each call further out. False when as
-    /// much is kept as may be.
+    /// Adds the bytes at `address`, a multiple of eight; each call must be further out. False if
+    /// the limit is reached.
     pub fn add(&mut self, address: u64, bytes: &[u8]) -> bool {
         for (number, word) in bytes.as_chunks::<8>().0.iter().enumerate() {
             let here = address + 8 * number as u64;
@@ -167,7 +167,7 @@ impl<'a> Sieve<'a> {
             .is_some_and(|range| call < range.end)
     }
 
-    /// What was kept.
+    /// The stored words.
     pub fn words(self) -> Words {
         Words {
             base: self.base,

@@ -1,12 +1,11 @@
 //! From a sample to frames: which addresses belong to its stack, and how the stack ended.
 //!
-//! [`Unwinder`] has two ways. The kernel's callchain (`callchain.rs`) is in every sample: kernel
-//! frames, then user frames by frame pointers. Where the sample has registers and a copy of the
-//! user stack, the engine (`engine.rs`) walks that by unwind information, for all processes with
-//! one set of modules (`modules.rs`) and rules
-//! (`unwind/src/info/rule.rs`). The walk that is complete wins, else
-//! the longer one; a walk that stops inside of the chain goes on with the rest of the chain. Where
-//! the copy is too short the walk goes on with a look at the thread's memory (`deep_stacks.rs`) or
+//! [`Unwinder`] has two methods. The kernel's callchain (`callchain.rs`) is in every sample: kernel
+//! frames, then user frames by frame pointers. If the sample has registers and a copy of the user
+//! stack, the engine (`engine.rs`) walks it by unwind information, for all processes with one set
+//! of modules (`modules.rs`) and rules (`unwind/src/info/rule.rs`). The complete walk wins, else
+//! the longer one; a walk that stops inside the chain continues with the rest of the chain. If the
+//! copy is too short, the walk continues with a read of the thread's memory (`deep_stacks.rs`) or
 //! stays cut.
 //!
 //! Called by the sampler thread for each sample; allocates nothing once its buffers have grown, and
@@ -71,7 +70,7 @@ impl StackBuffer {
         self.user_at = 0;
     }
 
-    /// Has the user frames of `walked` in place of its own.
+    /// Replaces its user frames by those of `walked`.
     fn take_user(&mut self, walked: &StackBuffer) {
         self.frames.truncate(self.user_at);
         self.frames.extend_from_slice(&walked.frames);
@@ -96,7 +95,7 @@ pub struct Depths {
     pub walk: usize,
 }
 
-/// What walks missed of a file.
+/// Data of a file that walks lacked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missed {
     /// Its unwind information.
@@ -105,7 +104,7 @@ pub enum Missed {
     CallSite(call_sites::ReturnSite),
 }
 
-/// What was found out about a file.
+/// New data about a file.
 #[derive(Debug)]
 pub enum UnwindUpdate {
     /// Its unwind information.
@@ -115,7 +114,7 @@ pub enum UnwindUpdate {
 }
 
 impl UnwindUpdate {
-    /// Memory of it beside itself. Unit: bytes.
+    /// Memory that it holds in addition to itself. Unit: bytes.
     pub fn heap_bytes(&self) -> usize {
         match self {
             UnwindUpdate::Module(loaded) => loaded.heap_bytes(),
@@ -132,21 +131,21 @@ pub struct Unwinder {
     pub looks: DeepStacks,
     /// Pages that end copies of stacks.
     pub holes: Holes,
-    /// Completes stacks that are cut at a function whose callers are known from elsewhere.
+    /// Completes stacks that are cut at a function with callers known from elsewhere.
     pub known_callers: KnownCallers,
     /// Recognizes the stacks of waits.
     pub recall: Recall,
     engine: Engine,
     scans: bool,
-    /// The file whose unwind information the last walk missed.
+    /// The file without loaded unwind information at which the last walk stopped.
     missed: Option<FileId>,
     bounds: Arc<CacheBounds>,
-    /// What the engine found, before it is known which walk wins.
+    /// The engine's result, before it is known which walk wins.
     walked: StackBuffer,
 }
 
 impl Unwinder {
-    /// One that knows no file yet, and keeps as much unwind information as `bounds` allow.
+    /// Creates it without any file; it keeps as much unwind information as `bounds` allow.
     pub fn new(depths: Depths, bounds: Arc<CacheBounds>) -> Unwinder {
         Unwinder {
             depths,
@@ -162,7 +161,7 @@ impl Unwinder {
         }
     }
 
-    /// Whether callers of generated code of whose frame nothing is known are scanned for.
+    /// Whether to scan for callers of generated code with an unknown frame.
     pub fn scan(&mut self, on: bool) {
         self.scans = on;
     }
@@ -174,7 +173,7 @@ impl Unwinder {
         self.recall.forget(thread);
     }
 
-    /// Takes in what was found out about a file.
+    /// Adds new data about a file.
     pub fn install(&mut self, learnt: UnwindUpdate) {
         match learnt {
             UnwindUpdate::Module(loaded) => self.engine.modules.install(loaded),
@@ -182,7 +181,7 @@ impl Unwinder {
         }
     }
 
-    /// Takes in a look at the memory of a thread.
+    /// Adds a read of the memory of a thread.
     pub fn take_look(&mut self, answer: StackReadAnswer, now: MonotonicTime) {
         self.looks.take(answer, now);
         for (frame, right) in self.looks.compared() {
@@ -237,9 +236,9 @@ impl Unwinder {
         self.unwind_either(sample, process, None, out)
     }
 
-    /// The same for the sample of a wait, by what is remembered of the thread's stack where it
-    /// waited like this before. `near_bytes`: what is copied of the stack of every wait, of which
-    /// this sample may have more.
+    /// The same for the sample of a wait, using what is remembered of the thread's stack if it
+    /// waited here before. `near_bytes`: how much is copied of the stack in every wait; this sample
+    /// may have more.
     pub fn unwind_wait(
         &mut self,
         sample: &Sample<'_>,
@@ -283,7 +282,7 @@ impl Unwinder {
         callchain::walk(sample, process, self.depths.chain, out)
     }
 
-    /// Unwinds a sample that has registers: by the copy of its stack where that tells more than the
+    /// Unwinds a sample that has registers: by the copy of its stack if that shows more than the
     /// kernel's chain.
     fn unwind_copy(
         &mut self,
@@ -301,7 +300,7 @@ impl Unwinder {
         };
         let stack = StackCopy::new(registers.sp(), user.stack, user.full);
         let mut chain_end = None;
-        // A larger copy tells more than what is remembered.
+        // A larger copy shows more than what is remembered.
         if near_bytes.is_some_and(|bytes| user.stack.len() <= bytes as usize) {
             chain_end = Some(self.chain(sample, Some(process), out));
             let who = (process, sample.tid);
@@ -330,9 +329,8 @@ impl Unwinder {
         self.settle((sample, user), end, (chain_end, behind), out)
     }
 
-    /// Takes what was walked, which ended so and is not complete, or the chain in `out`, whichever
-    /// tells more. `behind` is where the chain has what is behind a change of stacks, if it is
-    /// known.
+    /// Takes the incomplete walk with this end, or the chain in `out`, whichever has more. `behind`
+    /// is where the chain continues after a change of stacks, if known.
     fn settle(
         &mut self,
         (sample, user): (&Sample<'_>, &UserState<'_>),
@@ -346,7 +344,7 @@ impl Unwinder {
             out.frames.truncate(out.user_at);
             return StackEnd::Complete;
         }
-        // Tables would have told what frame pointers did not: the chain broke for lack of them.
+        // Tables would have shown what frame pointers did not: the chain broke for lack of them.
         let chain_end = match (end, chain_end) {
             (StackEnd::ModuleLoading, StackEnd::BrokenChain) => end,
             _ => chain_end,
@@ -434,8 +432,8 @@ impl Unwinder {
         end
     }
 
-    /// Goes on behind a frame at which a walk was cut, which ended so: by what a look saw, or by
-    /// the callers that the function has elsewhere. What would tell more is asked for.
+    /// Continues after a frame at which a walk was cut, with this end: by a read of memory, or by
+    /// the callers that the function has elsewhere. Requests what would show more.
     fn behind(
         &mut self,
         (sample, process): (&Sample<'_>, &Process),
@@ -550,7 +548,7 @@ fn place_in_chain(registers: &Registers, stack: &StackCopy<'_>, to: u64) -> Opti
     None
 }
 
-/// What the chain has behind the frame at which a walk stopped, if it went that way too.
+/// The rest of the chain after the frame at which a walk stopped, if the chain includes that frame.
 fn rest_of_chain<'a>(walked: &[RawFrame], chain: &'a [RawFrame]) -> Option<&'a [RawFrame]> {
     let last = walked.last()?;
     let met = chain.iter().position(|frame| frame == last)?;
@@ -571,7 +569,7 @@ mod exec_tests {
     fn in_the_middle_of_exec_the_kernels_frames_are_the_whole_stack() {
         let mut table = ProcessTable::new();
         table.fork(Pid(7), Tid(7), Pid(1), Tid(1), MonotonicTime(1));
-        // The registers are those of the old program, whose memory is gone.
+        // The registers are those of the old program, and its memory is gone.
         let regs: Vec<u8> = [0x7000u64; REGISTERS]
             .iter()
             .flat_map(|word| word.to_ne_bytes())

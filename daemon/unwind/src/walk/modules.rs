@@ -1,10 +1,10 @@
-//! The modules of all files, within a bound on their memory, and the rules found in them.
+//! The modules of all files, within a memory bound, and the rules found in them.
 //!
-//! One module serves every process that maps its file. What was not used for longest is dropped
-//! when memory is short, and asked for again when a frame needs it. Modules in use that do not fit
-//! together take turns of half a minute. Rules outlive their module: a file's code does not change.
-//! A module too large for the bound is refused and stays so until the bound grows: that is not the
-//! same as a file without unwind information, and is told apart. Called by the sampler thread only.
+//! One module serves every process that maps its file. When memory is short, the least recently
+//! used module is dropped, and requested again when a frame needs it. Modules in use that do not
+//! fit together take turns of half a minute. Rules outlive their module, because a file's code does
+//! not change. A module larger than the bound is rejected until the bound grows; this is reported
+//! differently from a file without unwind information. Called by the sampler thread only.
 
 use crate::info::module::Module;
 use crate::info::rule::Rule;
@@ -16,7 +16,7 @@ use std::cmp::Reverse;
 use std::time::Duration;
 use symbolize::budget::Over;
 
-/// Files whose outcome is remembered. As many as the process table knows.
+/// Most files with a remembered outcome: as many as the process table knows.
 const FILES_MAX: usize = 32_768;
 
 /// Shortest time between two requests for the module of one file.
@@ -29,15 +29,15 @@ const AWAITED_MAX: Duration = Duration::from_secs(2);
 /// read push out the one before, and none of them found when its frames come.
 const HELD_AT_LEAST: Duration = Duration::from_secs(30);
 
-/// A module counts as in use when one of the last drains needed it: a drain is a second, or less on
-/// a busy host. Frames whose rules are all known do not need it.
+/// A module counts as in use if one of the last drains needed it: a drain is a second, or less on a
+/// busy host. Frames with known rules do not need it.
 const IN_USE_DRAINS: u32 = 30;
 
 /// Requests kept until the next pass of the sampler.
 const WANTED_MAX: usize = 64;
 
-/// Places whose rules are kept: a power of two. A busy host's samples have some ten thousand
-/// distinct addresses in ten minutes; eight bytes each.
+/// Places with cached rules: a power of two. A busy host's samples have some ten thousand distinct
+/// addresses in ten minutes; eight bytes each.
 const PLACES: usize = LARGE_PAGE / size_of::<u64>();
 const PLACE_BITS: u32 = PLACES.trailing_zeros();
 
@@ -49,7 +49,7 @@ const LARGE_PAGE: usize = 2 << 20;
 /// are looked up again, which [`ModuleCounts::rules_emptied`] counts.
 const RULES_MAX: usize = 1 << 14;
 
-/// What the files thread found out about a file.
+/// Data about a file from the files thread.
 #[derive(Debug)]
 pub struct Loaded {
     /// The file.
@@ -66,7 +66,7 @@ impl Loaded {
     }
 }
 
-/// What can be said of a file.
+/// State of a file.
 pub enum ModuleState<'a> {
     /// Its module.
     Here(&'a Module),
@@ -109,17 +109,17 @@ pub struct ModuleCounts {
     pub loaded: u64,
     /// Files without unwind information.
     pub without: u64,
-    /// Files whose unwind information takes more memory or time to read than one file may.
+    /// Files with unwind information that takes more memory or time to read than one file may.
     pub over_budget: u64,
     /// Modules dropped to stay under the bound.
     pub evicted: u64,
-    /// Those of them that were in use: the bound is too small for what runs.
+    /// Dropped modules that were in use: the bound is too small for what runs.
     pub evicted_in_use: u64,
     /// Modules turned away because all that was held was in use, and for a short time only.
     pub crowded_out: u64,
     /// Modules refused because each alone is over half of the bound.
     pub refused: u64,
-    /// Files whose module the bound of now refuses.
+    /// Files with a module larger than the current bound.
     pub over_bound: u64,
     /// Memory that the largest of them would take. Unit: bytes.
     pub over_bound_bytes: u64,
@@ -127,9 +127,9 @@ pub struct ModuleCounts {
     pub held: u64,
     /// Their memory. Unit: bytes.
     pub bytes: u64,
-    /// Frames whose rule was known.
+    /// Frames with a cached rule.
     pub rule_hits: u64,
-    /// Frames whose rule was computed.
+    /// Frames with a rule that was computed.
     pub rule_misses: u64,
     /// Times all rules were forgotten, as there were too many different ones.
     pub rules_emptied: u64,
@@ -172,7 +172,7 @@ impl Modules {
         self.count_refused();
     }
 
-    /// Most bytes of one module: beside a larger one there would be no room for the files it calls.
+    /// Most bytes of one module: with a larger one there would be no room for the files it calls.
     fn module_bytes_max(&self) -> usize {
         self.bytes_max / 2
     }
@@ -196,12 +196,12 @@ impl Modules {
         self.clock = self.clock.wrapping_add(1);
     }
 
-    /// What the counts are now.
+    /// Current counts.
     pub fn counts(&self) -> ModuleCounts {
         self.counts
     }
 
-    /// Takes in what was found out about a file.
+    /// Adds new data about a file.
     pub fn install(&mut self, loaded: Loaded) {
         let mut recount = self.remove(loaded.file);
         let slot = match loaded.module {
@@ -251,7 +251,7 @@ impl Modules {
         }
     }
 
-    /// Forgets a file; true when it was one whose module is refused.
+    /// Forgets a file; true if its module was rejected.
     fn remove(&mut self, file: FileId) -> bool {
         match self.entries.remove(&file).map(|entry| entry.slot) {
             Some(Slot::Here { bytes, .. }) => {
@@ -483,7 +483,7 @@ impl Default for Rules {
 }
 
 impl Rules {
-    /// Where a place is, and what is the same for no other place there. Files of more than four
+    /// Index of a place, and what distinguishes it from other places there. Files of more than four
     /// gigabytes have none.
     fn hash(file: FileId, offset: FileOffset) -> Option<(usize, u64)> {
         let offset = u32::try_from(offset.0).ok()?;

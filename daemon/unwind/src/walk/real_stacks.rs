@@ -1,7 +1,6 @@
-//! Stacks of real programs, walked by what their compiler wrote: a program in C that writes down
-//! its own registers, stack and callers, built in the ways that distributions build theirs. The
-//! same program on every architecture; where the compiler is another architecture's, an emulator
-//! runs it.
+//! Tests walks of real stacks by the compiler's unwind information: a C program writes down its own
+//! registers, stack and callers, built with the options that distributions use. The program is the
+//! same on every architecture; where the compiler is for another architecture, an emulator runs it.
 
 use super::StackBuffer;
 use super::engine::Engine;

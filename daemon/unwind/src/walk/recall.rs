@@ -1,23 +1,23 @@
-//! Walks of waiting threads that are recognized when the same thread waits there again.
+//! Remembered walks of waiting threads, used again when the same thread waits at the same place.
 //!
 //! A thread that waits in a loop has the same stack each time, and there are 100,000 waits a
-//! second. What a walk found is a function of the registers and words of the stack that it read. So
-//! a walk is remembered by these, and where a later copy of the same thread's stack has the same
-//! ones the frames are the same without another walk: that is no estimate.
+//! second. The result of a walk depends only on the registers and stack words that it read. So a
+//! walk is remembered by these, and if a later copy of the same thread's stack has the same ones,
+//! the frames are the same without another walk: this is exact, not an estimate.
 //!
-//! Most waits bring only a small copy. Where a walk read words beyond it, those cannot be compared.
-//! If all words within are equal (return addresses and saved registers), the outer callers are
-//! taken from the walk and the stack ends as [`StackEnd::Alike`], an estimate: a function that is
-//! called from two places with equal frames in between looks the same. Large copies of the same
-//! waits show how often that is wrong ([`RecallCounts::wrong`]); a place where it once was is not
-//! estimated again while it is remembered.
+//! Most waits have only a small copy. If a walk read words beyond it, those cannot be compared. If
+//! all words within the copy are equal (return addresses and saved registers), the outer callers
+//! are taken from the remembered walk and the stack ends as [`StackEnd::Alike`], an estimate: a
+//! function that is called from two places with equal frames in between looks the same. Large
+//! copies of the same waits show how often that is wrong ([`RecallCounts::wrong`]); a place that
+//! was wrong once is not estimated again while it is remembered.
 //!
-//! Memory is bounded by `BYTES_MAX`; whoever makes it full forgets its own walks
-//! (`Recall::make_room`). A thread's walks are forgotten when it ends, and all when nobody asks
-//! for waits any more.
+//! Memory is bounded by `BYTES_MAX`; the thread that fills it loses its own walks
+//! (`Recall::make_room`). A thread's walks are forgotten when it ends, and all walks when no
+//! capture records waits any more.
 //!
-//! Stack bytes hold secrets: of words only places and one keyed hash of all are kept. Called by the
-//! sampler thread; allocates when a new place is remembered.
+//! Stack bytes may contain secrets, so only the places of words and one keyed hash of all of them
+//! are kept. Called by the sampler thread; allocates when a new place is remembered.
 
 use super::StackBuffer;
 use crate::arch::RegisterSet;
@@ -41,16 +41,16 @@ const BYTES_MAX: usize = 16 << 20;
 /// these with equal frames in between is walked each time.
 const VARIANTS_MAX: usize = 8;
 
-/// What was recognized, since the start.
+/// Counters of recognized waits since the start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RecallCounts {
     /// Walks that were not needed: all they would read is as it was.
     pub exact: u64,
-    /// Stacks whose outer callers are an estimate.
+    /// Stacks with estimated outer callers.
     pub alike: u64,
     /// Estimates that a large copy of the same wait checked.
     pub checked: u64,
-    /// Those of the checked estimates that were wrong.
+    /// Checked estimates that were wrong.
     pub wrong: u64,
     /// Walks forgotten because there was no room.
     pub forgotten: u64,
@@ -109,9 +109,9 @@ fn bytes_of(walks: &Vec<Walk>) -> usize {
 /// See the module.
 #[derive(Default)]
 pub struct Recall {
-    /// What the walk read that is going on.
+    /// Words read by the current walk.
     pub reads: Reads,
-    /// What was recognized.
+    /// Counters of recognized waits.
     pub counts: RecallCounts,
     threads: HashMap<ThreadKey, Thread>,
     /// Memory of the threads of each process. Unit: bytes.
@@ -148,9 +148,8 @@ impl Recall {
         self.reads.clear();
     }
 
-    /// Recognizes a stack by the copy of it, and puts its user frames in the place of those in
-    /// `out`, which the frame-pointer chain gave. `None` also where the chain tells more than an
-    /// estimate.
+    /// Recognizes a stack by the copy of it, and replaces the user frames in `out`, which the
+    /// frame-pointer chain gave. Also `None` if the chain shows more than an estimate.
     pub fn find(
         &mut self,
         (process, tid): (&Process, Tid),
@@ -276,7 +275,7 @@ impl Recall {
         self.make_room();
     }
 
-    /// What was recognized since the start, and what is remembered now.
+    /// Counters of recognized waits since the start, and of what is remembered now.
     pub fn counts(&self) -> RecallCounts {
         let bytes = self.heap_bytes() as u64;
         RecallCounts {
@@ -307,8 +306,8 @@ impl Recall {
         self.bytes + self.threads.allocation_size() + self.processes.allocation_size()
     }
 
-    /// Where there is too much, forgets every other place of the process that has most: one that
-    /// waits in ever new places takes nothing from others.
+    /// If there is too much, forgets every second place of the process that has most, so that a
+    /// process that waits in ever new places takes nothing from others.
     fn make_room(&mut self) {
         while self.heap_bytes() > BYTES_MAX {
             let most = self.processes.iter().max_by_key(|(_, bytes)| **bytes);

@@ -1,4 +1,4 @@
-//! Rows become rules, and rules lead to callers: on tables and stacks written out by hand.
+//! Tests that rows become rules, and that rules lead to callers, on handwritten tables and stacks.
 
 use super::StackBuffer;
 use super::engine::Engine;
@@ -90,7 +90,7 @@ fn leaf() -> Option<Registers> {
     leaf
 }
 
-/// A stack whose words are their own addresses.
+/// A stack with its own address in each word.
 fn stack_bytes() -> Vec<u8> {
     (0..64u64)
         .flat_map(|at| (SP + at * 8).to_le_bytes())
@@ -340,7 +340,7 @@ fn a_word_below_the_stack_pointer_is_found_where_the_frame_has_it_too() {
         false => (1, cut, 0),
     };
     assert_eq!(told, expected);
-    // Which of two it is nobody can tell.
+    // It is unknown which of the two it is.
     let other = [(12, place(41)), (41, CODE + 0x20)];
     let two = [found.as_slice(), &other].concat();
     assert_eq!(walk_by_red_zone(&two), Some((1, cut, 0)));

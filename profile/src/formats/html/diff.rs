@@ -1,5 +1,5 @@
-//! A page that shows what changed between two profiles: one flame graph of both, coloured by
-//! change, and as wide as either side.
+//! Writes a page that shows what changed between two profiles: one flame graph of both, coloured by
+//! change, and as wide as the wider side.
 
 use super::{Columns, Texts, data, name_of, serialized, synthetic, write_page};
 use crate::diff::Diff;

@@ -1,4 +1,4 @@
-//! What a bundle says beside its pictures, as text of the page.
+//! The facts that a bundle shows next to its pictures, as text of the page.
 
 use crate::coverage::Coverage;
 use crate::formats::Fact;

@@ -1,20 +1,20 @@
-//! A page that shows a profile and needs nothing else: flame graph, table, search, zoom.
+//! Writes a self-contained page that shows a profile: flame graph, table, search, zoom.
 //!
 //! The page is the viewer of the collector's own page (`collector/ui/src/export`), built into one
-//! file, `viewer.html`, with places to fill. It asks for nothing over the network and says so to
-//! the browser by a content security policy, by which nothing runs but the script that was built.
-//! The profile is embedded as JSON in which `<`, `>`, `&`, control, separator and bidirectional
-//! characters are escaped, and the script puts text into the page as text only.
+//! file, `viewer.html`, with placeholders. It requests nothing over the network and enforces this
+//! with a content security policy that allows only the built script to run. The profile is embedded
+//! as JSON with `<`, `>`, `&`, control, separator and bidirectional characters escaped, and the
+//! script inserts text into the page only as text.
 //!
 //! The data are the nodes of the merged call tree in depth-first order as columns (depth, name, own
 //! samples, own weight), and names as columns (function, module, kind). Bars beyond
 //! [`Options::max_bars`] are folded into `[other]` first, smallest first.
 //!
-//! Three more pages use the same parts. In [`write_heat_map`] a heat map of time picks the range
-//! whose flame graph is shown. [`write_bundle`] also says all that is known of the profile, and its
-//! size is bounded. [`write_diff`] shows what changed between two profiles. Title, quality and
-//! facts are part of the page's text, so they can be read without the script. [`read()`] takes the
-//! profile out of any of these pages.
+//! Three more pages use the same parts. In [`write_heat_map`] a heat map of time selects the range
+//! that the flame graph shows. [`write_bundle`] also lists everything known about the profile, and
+//! its size is bounded. [`write_diff`] shows what changed between two profiles. Title, quality and
+//! facts are part of the page's text, so they can be read without the script. [`read()`] extracts
+//! the profile from any of these pages.
 
 mod diff;
 mod facts;
@@ -45,7 +45,7 @@ pub const BUNDLE_BYTES_MAX: usize = 32 << 20;
 
 /// The built viewer: `npm run build` in `collector/ui` writes it.
 const PAGE: &str = include_str!("viewer.html");
-/// What stands around the name of a place to fill.
+/// Delimiters of a placeholder's name.
 const PLACE: [&str; 2] = ["<!--fill:", "-->"];
 
 /// Kind number of a frame that stands for the value of a label; others are [`FrameKind`]'s.
@@ -77,7 +77,7 @@ struct Data<'a> {
     about: About<'a>,
 }
 
-/// What a reader of the page needs to know of the profile besides, and the page does not.
+/// Facts about the profile for readers of the file, which the page itself does not need.
 #[derive(Serialize)]
 struct About<'a> {
     start_unix_ns: i64,
@@ -180,7 +180,7 @@ pub fn write_bundle(
 struct Folded {
     data: Vec<u8>,
     quality: String,
-    /// What went into `[other]` for it, in words.
+    /// Describes what was folded into `[other]`.
     gone: Option<String>,
 }
 
@@ -286,7 +286,7 @@ fn serialized(data: &Data<'_>) -> Result<Vec<u8>, FormatError> {
     Ok(bytes)
 }
 
-/// What a frame is called.
+/// The name of a frame.
 fn name_of(frame: FrameRef<'_>, options: &Options) -> Name {
     Name {
         function: printable(&super::called(frame, options)).into_owned(),
@@ -342,7 +342,7 @@ fn build(profile: &Profile, options: &Options) -> Built {
     let added = moments
         .map(|moment| {
             let key = moment.key;
-            // A moment without its sample adds nothing to the whole.
+            // A moment without its sample adds nothing to the total.
             *known
                 .entry(key)
                 .or_insert_with(|| add(key, Value::default()))

@@ -1,8 +1,8 @@
-//! Reading a page back: the tree that is embedded in it.
+//! Reads a page back: the tree that is embedded in it.
 //!
-//! The page is a stranger's. Its data is one JSON value of columns whose lengths must agree; what
-//! it takes in memory is a small multiple of the file. Labels stand in it as frames, and stay that.
-//! When samples were taken is in it by cells alone and is left out.
+//! The page is untrusted. Its data is one JSON value of columns of equal length; reading it takes a
+//! small multiple of the file's size in memory. Labels are frames in it and stay frames. The times
+//! of samples are only present as cells and are left out.
 
 use super::KIND_LABEL;
 use crate::Waits;
@@ -17,7 +17,7 @@ use serde::Deserialize;
 /// Most frames of one stack.
 pub const STACK_FRAMES_MAX: usize = 8_192;
 
-/// What stands before the data.
+/// Text before the data.
 const BEFORE_DATA: &str = "<script type=\"application/json\" id=\"data\">";
 
 /// Why a page is no profile.

@@ -14,10 +14,12 @@
 //!                                               samples, by cause; "depth_limit" is a part of
 //!                                               "truncated", "lost_late" of "lost"
 //!   "coverage": { "expected_ns": 0, "estimated_ns": 0, "expected_samples": 0, "taken_ns": 0,
-//!                 "windows": 0, "windows_unmeasured": 0 },  the kernel's accounting of the same time
+//!                 "windows": 0, "windows_unmeasured": 0 },
+//!                                               the kernel's accounting of the same time
 //!   "waits": { "complete": 0, "complete_ns": 0, "estimated": 0, "estimated_ns": 0, "ongoing": 0,
-//!              "ongoing_ns": 0, "dropped": 0, "dropped_ns": 0, "alike": 0, "alike_ns": 0, "cut": 0,
-//!              "cut_ns": 0, "alike_checked": 0, "alike_wrong": 0 },   of off-cpu; else absent
+//!              "ongoing_ns": 0, "dropped": 0, "dropped_ns": 0, "alike": 0, "alike_ns": 0,
+//!              "cut": 0, "cut_ns": 0, "alike_checked": 0, "alike_wrong": 0 },
+//!                                               only in profiles of off-cpu
 //!   "waits_cause": "",                            why ends of waits were not seen
 //!   "total": { "count": 0, "weight": 0 },
 //!   "frames": [
@@ -32,18 +34,18 @@
 //!       "frames": [0, 3, 5] }                     indices in "frames", root first
 //!   ],
 //!   "moments": {                                  when samples were taken; absent when not kept
-//!     "start_unix_ns": 0, "duration_ns": 0,       time covered, which may be a part of the profile's
-//!     "dropped": 0,                               samples of that time whose moment was not kept
-//!     "after_ns": [5, 7],                         time since the moment before, the first since the start
+//!     "start_unix_ns": 0, "duration_ns": 0,       time covered, perhaps less than the profile's
+//!     "dropped": 0,                               samples in that time that lost their moment
+//!     "after_ns": [5, 7],                         since the previous moment, first since start
 //!     "sample": [0, 0],                           index in "samples"
 //!     "weight": [10101010, 10101010] }
 //! }
 //! ```
 //!
-//! Frames and samples stand one on a line, samples by weight, largest first. Text is as it was
-//! sampled, escaped as JSON asks plus what terminals and browsers might act on, so printing the
-//! file is safe. Numbers may exceed 2⁵³: read them with a parser that keeps 64 bits where that
-//! matters.
+//! Frames and samples have one line each; samples are ordered by weight, largest first. Text is as
+//! it was sampled, escaped as JSON requires, including everything that terminals and browsers might
+//! act on, so printing the file is safe. Numbers may exceed 2⁵³: use a parser that keeps 64 bits
+//! where that matters.
 
 mod read;
 
@@ -125,8 +127,8 @@ struct MomentsJson {
 }
 
 impl MomentsJson {
-    /// Those of the profile; `places` is where each sample stands. A moment of a sample that the
-    /// profile does not have is one whose moment was not kept.
+    /// The moments of the profile; `places` has the index of each sample. A moment without a sample
+    /// in the profile counts as dropped.
     fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> MomentsJson {
         let moments = &profile.moments;
         let mut columns = MomentsJson {
@@ -271,8 +273,8 @@ fn write_safe<T: Serialize>(out: &mut impl Write, value: &T) -> Result<(), Forma
     Ok(())
 }
 
-/// Compact JSON whose strings also escape what terminals, browsers and readers might act on:
-/// control and bidirectional characters, and `<`, `>`, `&`, which make it safe inside HTML.
+/// Compact JSON with strings that also escape what terminals, browsers and readers might act on:
+/// control and bidirectional characters, and `<`, `>`, `&`, which makes it safe inside HTML.
 pub(in crate::formats) struct SafeText;
 
 impl serde_json::ser::Formatter for SafeText {

@@ -1,5 +1,5 @@
-//! Reads the JSON that is written here, schema `fleetprof.profile/1`, to compare and draw later.
-//! The text is checked as a stranger's: indices, words, depth, times.
+//! Reads the JSON that this crate writes, schema `fleetprof.profile/1`, for later comparison and
+//! drawing. The text is checked as untrusted: indices, words, depth, times.
 
 use super::{MomentsJson, SCHEMA};
 use crate::{
@@ -174,7 +174,7 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
     Ok(profile)
 }
 
-/// The moments of columns, whose samples have these keys.
+/// The moments in columns; their samples have these keys.
 fn moments(columns: &MomentsJson, keys: &[SampleKey]) -> Result<Moments, JsonError> {
     let count = columns.after_ns.len();
     if columns.sample.len() != count || columns.weight.len() != count {

@@ -1,4 +1,4 @@
-//! The text of `perf script`: an event a sample, its stack below it, leaf first.
+//! The text of `perf script`: one event per sample, its stack below it, leaf first.
 //!
 //! ```text
 //! comm pid[/tid] [cpu] seconds.fraction: [period] event:
@@ -6,9 +6,9 @@
 //! <empty line>
 //! ```
 //!
-//! `stackcollapse-perf.pl`, FlameScope, speedscope and the Firefox Profiler read it, and it is what
-//! files of other machines often are. Our own text has no CPU, and addresses that are made up, both
-//! of which it says in its heading.
+//! `stackcollapse-perf.pl`, FlameScope, speedscope and the Firefox Profiler read it, and files from
+//! other machines often have this format. Our own text has no CPU and made-up addresses, and says
+//! so in its heading.
 
 mod read;
 mod write;

@@ -1,9 +1,9 @@
-//! Reading the text of `perf script`, of any version and with any fields.
+//! Reads the text of `perf script`, of any version and with any fields.
 //!
-//! The text comes from a stranger. A line that cannot be read is left out and counted; the stack of
-//! an event is cut where it is deeper than the limit; names are cut where they are longer. If a
-//! file has several events, the first is taken, as other readers do. One number before the time is
-//! taken for the process, though perf may mean the thread; CPUs are not kept.
+//! The text is untrusted. A line that cannot be read is skipped and counted; the stack of an event
+//! is cut at the depth limit; names that are too long are cut. If a file has several events, the
+//! first is used, as in other readers. A single number before the time is taken for the process,
+//! though perf may mean the thread; CPUs are ignored.
 
 use crate::formats::{Import, Known, is_dateless};
 use crate::frame::{FrameId, FrameKind, FrameRef};
@@ -21,7 +21,7 @@ pub const STACK_FRAMES_MAX: usize = 8_192;
 /// Longest name of a function, module or process. Unit: bytes. C++ makes names of some thousands.
 pub const NAME_BYTES_MAX: usize = 8_192;
 
-/// Lines looked at to tell whether a text is of this kind.
+/// Lines examined to decide whether a text has this format.
 const LINES_TRIED: usize = 200;
 
 /// Why a text is not perf's.
@@ -96,7 +96,7 @@ pub fn read(text: &str) -> Result<Import, PerfScriptError> {
     Ok(reader.finish())
 }
 
-/// The sample whose frames are being read.
+/// The sample with the frames being read.
 struct Open<'t> {
     line: EventLine<'t>,
     /// Leaf first.
@@ -131,8 +131,8 @@ impl<'t> Reader<'t> {
         if line.starts_with('#') {
             return;
         }
-        // A stack is indented by a tab; by spaces where perf was told which fields to print, and
-        // then so are events without a stack.
+        // A stack is indented by a tab, or by spaces if perf was given a list of fields to print,
+        // and then events without a stack are, too.
         let event = match line.as_bytes()[0] {
             b'\t' => None,
             b' ' if self.open.is_some() => event_line(line).filter(|found| found.at_ns.is_some()),
@@ -198,7 +198,7 @@ impl<'t> Reader<'t> {
         &name[..name.floor_char_boundary(NAME_BYTES_MAX)]
     }
 
-    /// Ends the sample whose frames were read.
+    /// Ends the sample with the frames that were read.
     fn flush(&mut self) {
         let Some(open) = self.open.take() else {
             return;
@@ -459,7 +459,7 @@ fn is_cpu(word: &str) -> bool {
     inside.is_some_and(digits)
 }
 
-/// What trace events say of the CPU's state: `d..2.`.
+/// Whether a word is the CPU state in trace events: `d..2.`.
 fn is_flags(word: &str) -> bool {
     let mut bytes = word.bytes();
     (4..=6).contains(&word.len())
@@ -497,7 +497,7 @@ fn frame_line(line: &str) -> Option<(&str, &str)> {
         rest.rsplit_once(" (")
             .or_else(|| Some(("", rest.strip_prefix('(')?)))
     });
-    // Without a module, `f(int)` is a name as a whole.
+    // Without a module, `f(int)` as a whole is a name.
     Some(split.unwrap_or((rest, "")))
 }
 

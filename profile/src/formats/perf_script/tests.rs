@@ -1,4 +1,4 @@
-//! What is taken from the lines that versions and options of perf write.
+//! Tests what is read from the lines that versions and options of perf write.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Writing the text of `perf script`.
+//! Writes the text of `perf script`.
 
 use crate::formats::timeline::Timeline;
 use crate::formats::{FormatError, Options, RootFrame, quality_line, root_frames};
@@ -140,8 +140,8 @@ fn frame_line(frame: FrameRef<'_>) -> String {
     line
 }
 
-/// What stands in the parentheses. Kernel code is in brackets, generated code in a perf map: that
-/// is how readers know them.
+/// The text in parentheses. Kernel code is in brackets, generated code in a perf map, by which
+/// readers recognize them.
 fn module(frame: FrameRef<'_>) -> String {
     let bare = word(frame.module);
     match frame.kind {
@@ -158,7 +158,8 @@ fn module(frame: FrameRef<'_>) -> String {
     }
 }
 
-/// The same for the same frame, on the side of the address space where it would be.
+/// A made-up address for a frame: equal frames have equal addresses, and kernel frames are in the
+/// kernel's part of the address space.
 fn address(frame: FrameRef<'_>) -> u64 {
     let bytes = frame
         .function

@@ -1,6 +1,6 @@
 //! pprof: the protocol buffers that `go tool pprof` and most profile stores read, in gzip.
 //!
-//! What stands where:
+//! Where the parts of a profile are:
 //!
 //! - Two values a sample: `samples/count` and the weight, `cpu/nanoseconds` for CPU time,
 //!   `off_cpu/nanoseconds` for time waited, and otherwise the unit twice (`cycles/cycles`).
@@ -16,7 +16,7 @@
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
 //! - Event and quality are comments: `fleetprof event: cpu-clock`, `fleetprof quality: taken=9 …`.
 //!
-//! Written and read back, a profile is the same.
+//! A profile that is written and read back is the same.
 
 mod messages;
 mod read;
@@ -30,5 +30,5 @@ pub const STACK_END_LABEL: &str = "stack_end";
 
 /// Start of every comment of ours.
 const COMMENT_PREFIX: &str = "fleetprof ";
-/// After the kind of a mapping whose file name stands for frames without one.
+/// Marks the kind of a mapping with a file name that stands for frames without one.
 const WITHOUT_FILE: &str = "*";

@@ -1,4 +1,4 @@
-//! Reading pprof, from any writer. The bytes are a stranger's: what they unpack to is bounded.
+//! Reads pprof, from any writer. The bytes are untrusted: their unpacked size is bounded.
 
 use super::messages::{Location, Profile as Message, Sample, ValueType};
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
@@ -97,10 +97,10 @@ fn check_size(len: usize, limit: u64) -> Result<(), DecodeError> {
 struct Reader<'m> {
     message: &'m Message,
     profile: Profile,
-    /// What our own comments say of mappings: their kind, and whether their file name is made up.
+    /// Mappings according to our own comments: their kind, and whether their file name is made up.
     kinds: HashMap<u64, (FrameKind, bool)>,
     mappings: HashMap<u64, Module>,
-    /// What our own comments say of functions that have no symbol.
+    /// Functions without a symbol according to our own comments.
     reasons: HashMap<u64, Unnamed>,
     /// Name, system name and file by function id, as indices of the message's strings.
     functions: HashMap<u64, (i64, i64, i64)>,

@@ -1,4 +1,4 @@
-//! Writing pprof.
+//! Writes pprof.
 
 use super::messages::{
     Function, Label, Line, Location, Mapping, Profile as Message, Sample, ValueType,
@@ -241,10 +241,9 @@ impl<'p> Builder<'p> {
     }
 
     fn function(&mut self, frame: &FrameRef<'p>) -> u64 {
-        // Empty where there is none beside the name. `go tool pprof` takes a name that stands in
-        // both fields for one that it has to make readable, and cuts what is in `<>` and `()` out
-        // of it:
-        // `<Vec<T> as Clone>::clone` would be `::clone`.
+        // Empty if it equals the name. If both fields are equal, `go tool pprof` tries to make the
+        // name readable and cuts what is in `<>` and `()` out of it: `<Vec<T> as Clone>::clone`
+        // would become `::clone`.
         let texts = [frame.function, frame.system_name, frame.file];
         let known = (texts, frame.unnamed);
         if let Some(&known) = self.functions.get(&known) {

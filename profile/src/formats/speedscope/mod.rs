@@ -1,9 +1,9 @@
 //! JSON for speedscope: one or several sampled profiles that share their frames.
 //!
-//! Weights are the profile's own (nanoseconds of CPU time). Equal stacks are written once with
-//! their summed weight, in the order of frames: there is no time axis, so "left heavy" is the view
-//! to use. How many samples a weight stands for is a key of our own, `fleetprofCounts`, which other
-//! readers pass over.
+//! Weights are the profile's own (nanoseconds of CPU time). Equal stacks are written once with the
+//! sum of their weights, in the order of frames: there is no time axis, so use the view "left
+//! heavy". A key of our own, `fleetprofCounts`, says how many samples a weight stands for; other
+//! readers ignore it.
 
 mod read;
 
@@ -24,7 +24,7 @@ use std::io::Write;
 /// The schema a file names; also how a reader knows the format.
 const SCHEMA: &str = "https://www.speedscope.app/file-format-schema.json";
 
-/// What our own files say they are of.
+/// Name of the exporter in our own files.
 const EXPORTER: &str = "fleetprof";
 
 #[derive(Serialize)]

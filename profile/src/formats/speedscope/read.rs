@@ -1,10 +1,10 @@
-//! Reading the JSON of speedscope, from any writer: sampled and evented profiles.
+//! Reads the JSON of speedscope, from any writer: sampled and evented profiles.
 //!
-//! Frames have a name, a file and a line, and nothing of what they are. Where the unit is a time,
-//! each sample and each stretch between two events has its time, counted from the profile's own
-//! zero; not so in files of ours, in which equal stacks stand together. A stretch between events is
-//! one sample that weighs its length. Several profiles are taken together, each under its name as
-//! the label [`LABEL`], when their units are the same.
+//! Frames have a name, a file and a line, but no kind. If the unit is a time, each sample and each
+//! interval between two events has a time, counted from the profile's own zero; except in files of
+//! ours, where equal stacks are grouped. An interval between events becomes one sample with its
+//! length as weight. Several profiles are read together if their units are equal, each with its
+//! name as the label [`LABEL`].
 
 use super::EXPORTER;
 use crate::formats::{Import, Known};
@@ -17,7 +17,7 @@ use crate::sample::{SampleKey, Value};
 use crate::stack::StackId;
 use serde::Deserialize;
 
-/// Label that tells the profiles of one file apart.
+/// Label that distinguishes the profiles of one file.
 pub const LABEL: &str = "profile";
 
 /// Most frames of one stack.
@@ -36,15 +36,15 @@ pub enum SpeedscopeError {
     /// It is no JSON, or lacks a key.
     #[error("failed to parse speedscope JSON")]
     Parse(#[from] serde_json::Error),
-    /// It has none.
-    #[error("failed to read speedscope JSON: there is no profile in it")]
+    /// Its list of profiles is empty.
+    #[error("failed to read speedscope JSON: its list `profiles` is empty")]
     NoProfile,
-    /// Not so many.
+    /// It has no profile with this number.
     #[error("failed to read speedscope JSON: there is no profile `{asked}`: {names}")]
     Which {
         /// 1-based.
         asked: usize,
-        /// What there is.
+        /// Names of the profiles that it has.
         names: String,
     },
     /// Profiles that do not add up.
@@ -52,7 +52,7 @@ pub enum SpeedscopeError {
         "failed to read speedscope JSON: its profiles have different units\nchoose one with --profile N: {names}"
     )]
     Units {
-        /// What there is.
+        /// Names of the profiles that it has.
         names: String,
     },
     /// A unit that the format does not have.
@@ -417,7 +417,7 @@ impl Reader {
         Ok(())
     }
 
-    /// What a stack took from one time to another, in the file's unit, since the profile's start.
+    /// Adds what a stack took between two times, in the file's unit, since the profile's start.
     fn add(&mut self, stack: StackId, count: u64, start: f64, from: f64, to: f64) {
         let ns = |value: f64| (value * self.scale.by).round() as u64;
         // The sum of what is rounded is the rounded sum.

@@ -42,7 +42,7 @@ pub struct Behaviour {
     pub token: Option<&'static str>,
     /// Answers come without data quality.
     pub without_quality: bool,
-    /// The parts of a profile are empty, for ever.
+    /// The parts of a profile are endlessly empty.
     pub empty_parts: bool,
     /// The data quality of a profile comes twice.
     pub quality_twice: bool,

@@ -1,8 +1,8 @@
 //! The rows of one window as bytes, for the log and for memory.
 //!
-//! Where every weight is count × period, which is almost always, the rows of a series are two
-//! columns of numbers of a fixed size: a reader of millions of rows takes them without a branch a
-//! row. Numbers that do not fit their column follow it. Other rows are numbers one after the other.
+//! If every weight is count × period, as nearly always, the rows of a series are two columns of
+//! numbers of a fixed size, so reading millions of rows needs no branch per row. Numbers that do
+//! not fit their column follow it. Other rows are numbers one after the other.
 
 use super::{Corrupt, Entry, Reader, Value, beyond, encode_signed, encode_u64, step, weight};
 

@@ -3,7 +3,7 @@
 use super::{Block, Corrupt, Entry, Reader, SectionReader, Value, decode_starts, weight};
 
 impl Block {
-    /// Reads a block and tells each row with the start of its window after the chunk's.
+    /// Reads a block and passes each row with the start of its window after the chunk's.
     pub fn each_moment(
         &mut self,
         opener: &mut SectionReader,

@@ -1,4 +1,4 @@
-//! Rows of blocks that are there, encoded again: several parts as one, and times rounded down.
+//! Encodes rows of existing blocks again: several parts as one, and times rounded down.
 
 use super::{
     Dict, EncodeError, Entry, HEADS_SHARED, HeadsWriter, SLOTS_MAX, SectionWriter, Tables, Timed,
@@ -10,9 +10,9 @@ use std::collections::BTreeMap;
 /// A row with the start of its window after the chunk's. Unit: nanoseconds.
 #[derive(Clone, Copy, Debug)]
 pub struct Moment {
-    /// When.
+    /// Start of its window.
     pub start: u64,
-    /// What.
+    /// The row.
     pub entry: Entry,
 }
 

@@ -1,5 +1,5 @@
-//! What a partition's file needs to be put in order: parts that become one, sums by hours, and a
-//! new file that takes the place of an older one.
+//! Rewrites within a partition's file: parts that become one, sums by hours, and a new file that
+//! replaces an older one.
 
 use super::{FileError, PartitionFile, blob, key, lay_out, remove};
 use crate::store::embedded::chunk::{HOUR_CHUNKS, HOURS_FROM};
@@ -85,7 +85,7 @@ impl PartitionFile {
         Ok(hours)
     }
 
-    /// Hours whose sums have all that is in the file: the rest is read by chunks.
+    /// Hours with sums of everything in the file: the rest is read by chunks.
     pub fn hours_valid(&self) -> Result<Vec<u16>, FileError> {
         let marks = self.hours_added_up()?;
         if marks.is_empty() {
@@ -117,7 +117,7 @@ impl PartitionFile {
         Ok(ranges)
     }
 
-    /// Chunks whose windows are in several parts.
+    /// Chunks with windows in several parts.
     pub fn chunks_in_parts(&self) -> Result<Vec<u16>, FileError> {
         let mut statement = self
             .connection
@@ -187,7 +187,7 @@ impl PartitionFile {
         })
     }
 
-    /// Says that an hour's sums are not whole.
+    /// Marks the sums of an hour as incomplete.
     pub fn forget_hour(&mut self, hour: u16) -> Result<(), FileError> {
         self.connection.execute(
             "DELETE FROM about WHERE name = ?1",
@@ -328,7 +328,7 @@ impl PartitionFile {
     }
 }
 
-/// Gives a durable file its name.
+/// Renames a durable file to its final name.
 pub fn put_in_place(path: &Path) -> std::io::Result<()> {
     std::fs::rename(path.with_extension("new"), path)?;
     match path.parent() {

@@ -1,8 +1,8 @@
-//! Keeps partitions in order as they age: closed chunks become one part, closed hours are added up
-//! by service, and old partitions are downsampled.
+//! Maintains partitions as they age: closed chunks become one part, closed hours are summed by
+//! service, and old partitions are downsampled.
 //!
-//! All of it is done in slices by whoever calls `maintain`, after flushing and outside of the lock
-//! that flushes need: a slice ends after [`SLICE`], however much is left.
+//! The caller of `maintain` does it in slices, after flushing and outside the lock that flushes
+//! need: a slice ends after [`SLICE`], however much is left.
 
 use super::Maintenance;
 use crate::store::embedded::chunk::{CHUNK_NS, HOUR_CHUNKS};
@@ -28,7 +28,7 @@ const SLICE: Duration = Duration::from_millis(400);
 /// After a failure nothing is tried for so long. Unit: nanoseconds.
 const RETRY_NS: i64 = 60_000_000_000;
 
-/// What is known of the work between two slices.
+/// State of the work between two slices.
 #[derive(Default)]
 pub struct Compactor {
     /// Partitions that were in order, by start.
@@ -59,7 +59,7 @@ impl Maintenance {
         let Ok(mut compactor) = self.compactor.try_lock() else {
             return Ok(());
         };
-        // A clock that was set back must not stop the work for ever.
+        // A clock that was set back must not stop the work forever.
         let waits = compactor
             .retry_unix_ns
             .is_some_and(|at| now_unix_ns < at && at - now_unix_ns <= RETRY_NS);

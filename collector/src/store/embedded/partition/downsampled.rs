@@ -1,4 +1,4 @@
-//! A partition that is downsampled: when it may be, and what takes its place.
+//! Downsampling of a partition: when it is allowed, and what replaces it.
 
 use super::{Partition, lock, read};
 use crate::store::embedded::file::FileError;

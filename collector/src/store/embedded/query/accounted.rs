@@ -1,5 +1,5 @@
-//! CPU time over time as the kernel accounts it, from what is kept of windows: no head and no block
-//! is read.
+//! CPU time over time from the kernel's accounting, read from the metadata of windows: no head and
+//! no block is read.
 
 use super::super::chunk::CHUNK_NS;
 use super::super::chunk_slice::ends;
@@ -264,7 +264,7 @@ impl Lines {
         }
     }
 
-    /// Adds what a label set ran for at an instant; `kept` tells which of its labels are kept.
+    /// Adds the CPU time of a label set at an instant; `kept` says which of its labels are kept.
     fn add(
         &mut self,
         at: i64,

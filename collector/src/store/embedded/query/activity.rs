@@ -1,4 +1,4 @@
-//! What hosts did in and around a range, from summaries of chunks and the index of hosts.
+//! The activity of hosts in and around a range, from summaries of chunks and the index of hosts.
 
 use super::super::chunk_slice::ChunkSlice;
 use super::super::codec::{Reader, SectionReader};
@@ -24,8 +24,8 @@ const HOST_BYTES: usize = 400;
 /// Boots that are looked at between two looks at the clock: about a millisecond of matching.
 const BOOTS_A_CHECK: usize = 256;
 
-/// True when the labels of a host as a whole do not speak against it: those it has not are of its
-/// samples.
+/// True if the labels of the complete host do not contradict it: labels that the host lacks belong
+/// to its samples.
 pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
     selector.matchers().iter().all(|matcher| {
         let value = labels.get(matcher.label());
@@ -33,8 +33,8 @@ pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
     })
 }
 
-/// Reads what is kept of windows, chunk by chunk: `each` is told the whole chunk, and what of it is
-/// in the range when that is not the same or nothing.
+/// Reads the metadata of windows, chunk by chunk: `each` gets the complete chunk, and the part in
+/// the range if that is neither the same nor empty.
 pub fn each_summary(
     partition: &Partition,
     view: &View,

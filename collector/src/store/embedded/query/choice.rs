@@ -1,4 +1,4 @@
-//! Which series of a partition a query takes, and under which kept labels they count.
+//! Chooses which series of a partition a query reads, and under which kept labels they count.
 
 use super::super::dict::{Dict, NONE};
 use super::super::encode::{HEADS_SHARED, period};

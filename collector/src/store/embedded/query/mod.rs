@@ -1,5 +1,5 @@
-//! What the query engine reads. Partitions are read one after the other, each as of one instant; a
-//! damaged one is left out and named in the answer's quality.
+//! Reads data for the query engine. Partitions are read one after the other, each as of one
+//! instant; a damaged one is left out and named in the answer's quality.
 
 mod accounted;
 mod activity;

@@ -1,8 +1,8 @@
-//! What of a partition answers: the coarsest that is exact.
+//! Chooses which data of a partition answers a query: the coarsest that is exact.
 //!
-//! Where services answer, hours that were added up stand for their chunks, chunks and whole minutes
-//! of chunks are read from the rollup by minutes, and what is left from the series' own blocks. In
-//! partitions that are coarser, ranges are widened to what is told apart there.
+//! If services are enough, hour sums stand for their chunks, complete chunks and minutes are read
+//! from the rollup by minutes, and the rest from the series' own blocks. In coarser partitions,
+//! ranges are widened to the resolution there.
 
 use super::super::chunk::{CHUNK_NS, HOUR_CHUNKS, HOUR_NS, HOURS_FROM};
 use super::super::chunk_slice::ChunkSlice;
@@ -19,7 +19,7 @@ use crate::sync::read;
 /// Which data was read.
 #[derive(Clone, Copy, Default)]
 pub struct Read {
-    /// Samples of windows, or their totals over whole chunks, by series.
+    /// Samples of windows, or their totals over complete chunks, by series.
     pub windows: bool,
     /// The rollup by service in minutes.
     pub services: bool,
@@ -30,7 +30,7 @@ pub struct Read {
 }
 
 impl Read {
-    /// What an answer says of it: the finest that was read, unless a partition has no finer.
+    /// The resolution stated in answers: the finest that was read, unless a partition has no finer.
     pub fn resolution(self) -> Resolution {
         let by_service = (self.services || self.hours) && !self.windows;
         let finest = match (self.windows, self.services, self.hours) {
@@ -70,7 +70,7 @@ pub fn level_of(reader: &StoreReader, range: TimeRange) -> Level {
     levels.max().unwrap_or_default()
 }
 
-/// A range widened to what the partitions at its ends tell apart.
+/// A range widened to the resolution of the partitions at its ends.
 pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
     if range.start_unix_ns >= range.end_unix_ns {
         return range;
@@ -88,7 +88,7 @@ pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
     covered
 }
 
-/// What lies in a partition of a range, in whole steps of the partition's level.
+/// The part of a range in a partition, in complete steps of the partition's level.
 pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
     let from = range.start_unix_ns.max(partition.start);
     let to = range.end_unix_ns.min(partition.end);
@@ -107,7 +107,7 @@ pub fn widened(partition: &Partition, range: TimeRange) -> TimeRange {
     }
 }
 
-/// What is read of the file of a partition.
+/// What to read from a partition's file.
 pub struct Plan {
     /// From the rollups by service.
     pub services: Vec<ChunkSlice>,
@@ -115,8 +115,8 @@ pub struct Plan {
     pub own: Vec<ChunkSlice>,
 }
 
-/// Divides slices between the rollups and the series. `by_service` takes those that the rollup by
-/// minutes may answer; `hours`: whole hours are wanted as one.
+/// Divides slices between the rollups and the series. `by_service` gets those that the rollup by
+/// minutes may answer; `hours`: complete hours are wanted as one.
 pub fn plan(
     partition: &Partition,
     file: &PartitionFile,

@@ -24,7 +24,7 @@ use std::sync::{Arc, RwLock};
 /// Fewer groups than one in so many are looked up one by one; more are found by reading all.
 const SCAN_SHARE: usize = 4;
 
-/// What one partition adds to the answer.
+/// One partition's contribution to the answer.
 struct Found {
     /// The partition's dictionary.
     dict: Arc<RwLock<Dict>>,

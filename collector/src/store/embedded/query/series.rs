@@ -1,4 +1,4 @@
-//! Weights over time, from what series add up to: no block is read.
+//! Weights over time, from the sums of series: no block is read.
 
 use super::super::block::Sum;
 use super::super::chunk::{CHUNK_NS, HOUR_NS};
@@ -23,10 +23,9 @@ use hashbrown::HashMap;
 use std::sync::Arc;
 
 impl Choice {
-    /// Reads heads of slices: those of the file, and all of which memory is read when
-    /// `with_memory`.
-    /// `each` is told kept labels, kind, chunk, start after the chunk's, and sum. Whole chunks come
-    /// as one when `whole`.
+    /// Reads heads of slices: those of the file and, with `with_memory`, those of memory. `each`
+    /// gets kept labels, kind, chunk, start after the chunk's, and sum. With `whole`, complete
+    /// chunks come as one.
     pub fn read_heads(
         &self,
         view: &View,

@@ -1,10 +1,10 @@
-//! What each step of a series is made of: for how long hosts sent windows, how much they took, and
+//! The data behind each step of a series: for how long hosts sent windows, how much they took, and
 //! how much of it was lost.
 //!
-//! Samples are put in the step in which their window starts, so the time that they are of is that
-//! of the windows that start there. In steps of a minute and more it is told from the spans that a
-//! chunk's summary keeps, as runs of windows of the usual length; in shorter ones, where a window
-//! that is longer would look like a peak and a stop, from each window.
+//! Samples belong to the step in which their window starts, so their time is that of the windows
+//! that start there. In steps of a minute and more it is computed from the spans in a chunk's
+//! summary, as runs of windows of the usual length; in shorter ones, where a longer window would
+//! look like a peak and a stop, from each window.
 
 use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
@@ -41,9 +41,9 @@ impl HostLabels {
         Ok(HostLabels(hosts))
     }
 
-    /// By label set: whether it is of a host that the selector takes. A matcher of a label that the
-    /// host does not have as a whole says nothing of it. Hosts that the asker may not hear of are
-    /// not taken.
+    /// By label set: whether it belongs to a host that the selector selects. A matcher of a label
+    /// that the complete host does not have is ignored. Hosts that the caller may not see are not
+    /// selected.
     pub fn select(&self, dict: &Dict, selector: &Selector, limits: &Limits) -> Vec<bool> {
         let strings = &dict.tables.strings;
         let find = |name: &str| strings.find(name);

@@ -1,8 +1,8 @@
-//! Sums by kept labels and leaf while a partition is read.
+//! Sums by kept labels and leaf, while a partition is read.
 //!
-//! Nearly all samples of a partition have one period, and weigh count × period: of those the counts
-//! alone are added up, in half the memory. What is otherwise goes into tables beside them, which
-//! the system makes when they are written to.
+//! Nearly all samples of a partition have one period, and weigh count × period: for those only the
+//! counts are added up, in half the memory. Other samples go into additional tables, for which the
+//! system allocates memory only when they are written to.
 
 use super::super::block::Run;
 use ::profile::Value;

@@ -1,4 +1,4 @@
-//! Taken, lost and expected by label set, without stacks.
+//! Taken, lost and expected amounts by label set, without stacks.
 
 use super::super::block::Sum;
 use super::super::chunk_slice::ends;

@@ -1,5 +1,5 @@
-//! The Container Runtime Interface against a server that says it has it: its answers are written
-//! out here field by field, as the published protocol numbers them, with fields that nobody reads.
+//! Tests the Container Runtime Interface against a fake server. Its answers are written out field
+//! by field, numbered as in the published protocol, including fields that nobody reads.
 
 use super::*;
 use http_body_util::{BodyExt, Full};
@@ -126,7 +126,7 @@ impl<const IMAGES: bool> tower::Service<hyper::Request<Body>> for Recorded<IMAGE
         Box::pin(async move {
             let path = request.uri().path().to_owned();
             let question = request.into_body().collect().await.unwrap().to_bytes();
-            // Whoever asks for something that is not on this node is told so.
+            // A request for something that is not on this node gets an error.
             let asked = String::from_utf8_lossy(&question);
             let here = asked.contains(ID) || asked.contains(POD) || path == IMAGE;
             let unknown = Err(5);

@@ -1,4 +1,4 @@
-//! Docker and Podman, and what says it is one of them.
+//! Tests queries to Docker, Podman, and servers that pretend to be one of them.
 
 use super::*;
 use std::io::BufWriter;

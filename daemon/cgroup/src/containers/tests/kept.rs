@@ -1,4 +1,4 @@
-//! What runtimes keep in files, and what others put where it should be.
+//! Tests reading the files of runtimes, and hostile files in their place.
 
 use super::*;
 use std::fs;

@@ -1,5 +1,4 @@
-//! Runtimes that are none: servers that say they are one and answer what real ones were seen to
-//! answer, or what none should.
+//! Fake runtimes: servers that answer as real ones were seen to answer, or as none should.
 
 mod cri;
 mod http;

@@ -1,5 +1,5 @@
-//! Calls and jumps of arm64, as `walk/call_sites.rs` wants to know them. All instructions have four
-//! bytes (Arm Architecture Reference Manual, C6.2).
+//! Decodes calls and jumps of arm64 for `walk/call_sites.rs`. All instructions have four bytes (Arm
+//! Architecture Reference Manual, C6.2).
 
 use crate::arch::a64::{Flow, Word};
 use crate::arch::{Called, PointerCall};
@@ -41,7 +41,7 @@ pub fn direct_target(code: &[u8; CALL_BYTES], address: u64) -> Option<u64> {
     Some(call.wrapping_add_signed(i64::from(distance) * 4))
 }
 
-/// What the first instructions of a function tell.
+/// What the first instructions of a function show.
 pub fn called(code: &[u8]) -> Called {
     let mut straight = words(code)
         .filter(|word| !is_hint(word))

@@ -1,4 +1,4 @@
-//! What arm64 has of its own.
+//! Tests what is specific to arm64.
 
 use super::*;
 

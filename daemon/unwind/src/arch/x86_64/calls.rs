@@ -1,4 +1,4 @@
-//! Calls and jumps of x86-64, as `walk/call_sites.rs` wants to know them.
+//! Decodes calls and jumps of x86-64 for `walk/call_sites.rs`.
 
 use crate::arch::{Called, PointerCall};
 use iced_x86::{Code, Decoder, DecoderOptions, FlowControl};
@@ -15,7 +15,7 @@ pub fn direct_target(code: &[u8; CALL_BYTES], address: u64) -> Option<u64> {
     Some(address.wrapping_add_signed(distance))
 }
 
-/// What the first instructions of a function tell.
+/// What the first instructions of a function show.
 pub fn called(code: &[u8]) -> Called {
     let all = Decoder::new(64, code, DecoderOptions::NONE);
     let mut straight = all

@@ -1,4 +1,4 @@
-//! Code as bytes, decoded an instruction at a time, as often as there is work left.
+//! Decodes code an instruction at a time, within a budget of work.
 
 use iced_x86::{Decoder, DecoderOptions, Instruction, Mnemonic, OpKind};
 
@@ -16,7 +16,7 @@ const WORK_PER_BYTE: usize = 4;
 /// Zeros that are passed in the time of one instruction.
 const ZEROS_AT_ONCE: usize = 16;
 
-/// What compilers align functions to. Unit: bytes.
+/// Alignment of functions by compilers. Unit: bytes.
 const ALIGNMENT: u64 = 16;
 
 /// Code at an address. Places in it are relative to its start.
@@ -87,7 +87,7 @@ impl<'a, 'c> Code<'a, 'c> {
         self.base.wrapping_add(at.into()).is_multiple_of(ALIGNMENT)
     }
 
-    /// Where zeros end that start at a place.
+    /// End of the zeros that start at a place.
     pub fn zeros_end(&mut self, at: u32) -> u32 {
         let zeros = self.bytes_at(at).iter().take_while(|&&byte| byte == 0);
         let zeros = zeros.count();
@@ -100,8 +100,8 @@ impl<'a, 'c> Code<'a, 'c> {
         self.bytes.get(at as usize..).unwrap_or_default()
     }
 
-    /// Where what fills up ends that starts at a place: zeros, any number of them, or instructions
-    /// that do nothing.
+    /// End of the padding that starts at a place: any number of zeros, or instructions that do
+    /// nothing.
     pub fn padding_end(&mut self, mut at: u32) -> Option<u32> {
         let mut instruction = Instruction::default();
         while at < self.len() {

@@ -18,13 +18,13 @@ use symbolize::elf::{Headers, ReadAt, Section};
 pub struct Agreement {
     /// All of them.
     pub described: u64,
-    /// Those that have a derived row too.
+    /// Instructions that also have a derived row.
     pub derived: u64,
-    /// Those whose rows find the same return address.
+    /// Instructions with rows that find the same return address.
     pub right: u64,
-    /// Those whose rows find another one.
+    /// Instructions with rows that find another one.
     pub wrong: u64,
-    /// Those that are right but have the caller's frame pointer elsewhere.
+    /// Rows that are right except for the place of the caller's frame pointer.
     pub wrong_frame_pointer: u64,
 }
 

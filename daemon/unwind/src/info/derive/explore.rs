@@ -1,4 +1,4 @@
-//! Follows the ways through code and notes the frame at each instruction.
+//! Follows the paths through code and notes the frame at each instruction.
 
 use super::code::Code;
 use super::frame::{Accesses, Frame};
@@ -36,7 +36,7 @@ const GUESSED_MAX: usize = 4096;
 
 /// What is known of an address.
 mod known {
-    /// Nothing.
+    /// Nothing is known.
     pub const NOTHING: u16 = 0;
     /// It is in the middle of an instruction.
     pub const INSIDE: u16 = 1;
@@ -61,7 +61,7 @@ struct Way {
     frame: u16,
 }
 
-/// What the ways from one place came to.
+/// Result of following all paths from one place.
 #[derive(Default)]
 struct Outcome {
     confirmed: bool,
@@ -111,9 +111,9 @@ struct Explorer<'a, 'c> {
     switches: BTreeMap<u32, u16>,
 }
 
-/// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: where
-/// functions are known to start, next to those that are called. `None` when it was told to stop, or
-/// takes too much to start with.
+/// The frames of `code`, which the kernel enters at `entry`, if that is in it. `entries`: known
+/// starts of functions, besides call targets. `None` if it was cancelled, or the code is too large
+/// to start with.
 pub fn derive(
     mut code: Code<'_, '_>,
     entry: Option<u32>,

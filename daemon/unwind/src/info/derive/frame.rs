@@ -1,8 +1,8 @@
-//! What is known of a frame before an instruction, and what the instruction makes of it.
+//! The known state of a frame before an instruction, and how the instruction changes it.
 //!
-//! A frame is known by distances from its CFA: of the stack pointer, of a register that points into
-//! the frame, and of where the caller's registers were saved. Only what moves them is understood;
-//! everything else forgets what it writes.
+//! A frame is described by distances from its CFA: of the stack pointer, of a register that points
+//! into the frame, and of the saved registers of the caller. Only instructions that move these are
+//! understood; for all others, what they write becomes unknown.
 
 use crate::arch::psabi as number;
 use iced_x86::{
@@ -48,7 +48,7 @@ pub struct Frame {
     /// Another register that was made to point into the frame.
     pub other: Option<(Register, i32)>,
     saved: [Value; KEPT.len()],
-    /// Nobody called: the code said so the way the ABI has it, by a frame pointer of zero.
+    /// It has no caller: the code says so as the ABI specifies, by a frame pointer of zero.
     pub outermost: bool,
 }
 
@@ -99,8 +99,8 @@ impl Frame {
         }
     }
 
-    /// What is left where two ways meet that took different amounts of the stack, and kept a
-    /// register for that. `None` when nothing is.
+    /// What is still known where two paths meet that used different amounts of the stack, and kept
+    /// a register for that. `None` if nothing is.
     pub fn met_by(&self, came: &Frame) -> Option<Frame> {
         let both = Frame {
             sp: None,
@@ -197,7 +197,7 @@ impl Frame {
         }
     }
 
-    /// What the frame is behind an instruction.
+    /// Updates the frame for an instruction.
     pub fn step(&mut self, instruction: &Instruction, accesses: &mut Accesses) {
         let first = match instruction.op0_kind() {
             OpKind::Register => instruction.op0_register(),
@@ -323,7 +323,7 @@ fn bounded(distance: i32) -> Option<i32> {
         .then_some(distance)
 }
 
-/// What operands instructions write.
+/// Finds which operands instructions write.
 pub struct Accesses {
     factory: InstructionInfoFactory,
 }

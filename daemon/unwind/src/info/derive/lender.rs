@@ -1,16 +1,16 @@
-//! The function in whose frame code runs that has none of its own: compiled Haskell.
+//! Finds the function that lends its frame to compiled Haskell code, which has no frame of its own.
 //!
-//! GHC's code keeps what continues it on a stack of its own; it neither pushes nor returns on the
-//! machine's. `StgRun` of its runtime saves the registers that calls keep, makes room for what the
-//! code may need there, and jumps into it. So the caller of all Haskell code is the caller of
-//! `StgRun`, at a fixed distance from the stack pointer.
+//! GHC's code keeps its continuations on a stack of its own; it neither pushes nor returns on the
+//! machine stack. `StgRun` in its runtime saves the registers that calls preserve, makes room for
+//! what the code may need there, and jumps into it. So the caller of all Haskell code is the caller
+//! of `StgRun`, at a fixed distance from the stack pointer.
 //!
-//! Files have no names and describe nothing of that code, so `StgRun` is told by what it does: from
-//! its start on, without a branch, it saves all registers that calls keep and jumps through a
-//! register. On a stack its frame is recognized by its return address: a word behind one of the few
-//! calls that lead to it. Seen with GHC 9.0 of Debian 12 on x86-64, 2026-11-26. Called by
-//! `fp-files`, once a file; programs whose Haskell libraries are files of their own have no lender
-//! there.
+//! Stripped files have no names and describe nothing of that code, so `StgRun` is recognized by
+//! what it does: from its start, without a branch, it saves all registers that calls preserve and
+//! jumps through a register. On a stack, its frame is recognized by its return address: a word that
+//! follows one of the few calls that lead to it. Seen with GHC 9.0 of Debian 12 on x86-64,
+//! 2026-11-26. Called by `fp-files`, once per file. No lender is found in programs with Haskell
+//! libraries in separate files.
 
 use super::frame::{Accesses, Frame, Value};
 use super::{Piece, kind};
@@ -85,7 +85,7 @@ impl Lender {
     /// where in the file an address is; `is_code`: whether it is one of code at all.
     ///
     /// # Errors
-    /// How the stack ends when that cannot be told for lack of memory.
+    /// How the stack ends if this is unknown for lack of memory.
     pub fn caller(
         &self,
         registers: &Registers,

@@ -1,8 +1,9 @@
-//! Which functions come back: what lies behind a call of one that does not is another function's.
+//! Finds which functions return. The code after a call of a function that does not return belongs
+//! to another function.
 //!
-//! A function comes back when a way through it leads to a return, past calls of functions that come
-//! back. Ways wait at calls of functions of which that is not known; those that wait for ever are
-//! behind calls of functions that never return.
+//! A function returns if a path through it leads to a return instruction, past calls of functions
+//! that return. Paths wait at calls of functions for which this is not known yet; those that wait
+//! forever follow calls of functions that never return.
 
 use super::code::Code;
 use iced_x86::{FlowControl, Instruction, Mnemonic};

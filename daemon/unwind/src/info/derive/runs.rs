@@ -1,4 +1,4 @@
-//! What was derived of code, and how it becomes rows of functions.
+//! Holds what was derived from code, and converts it to rows of functions.
 
 use crate::info::pack::build::{Builder, put};
 use crate::info::row_words::ROWS_MAX;
@@ -16,7 +16,7 @@ pub struct Run {
     pub entry: bool,
 }
 
-/// What was derived, with frames of an architecture.
+/// Derived data, with frames of an architecture.
 #[derive(Debug)]
 pub struct Derived<F> {
     /// In order of address.

@@ -1,4 +1,4 @@
-//! Code as compilers and people write it, by its bytes, and what is derived of it.
+//! Tests the rows derived from code as compilers and people write it, given as bytes.
 
 use super::runs::Run;
 use super::*;

@@ -1,4 +1,4 @@
-//! Rows from the depths that Go states against the debug information of the same program.
+//! Tests rows made from Go's stack depths against the debug information of the same program.
 
 use super::*;
 use crate::info::module::Module;

@@ -1,5 +1,5 @@
-//! Puts the rows of a file's functions together: each kind and each list of rows once, and where
-//! functions start and end. What reads a format hands its functions over in any order.
+//! Combines the rows of a file's functions: stores each kind and each list of rows once, and where
+//! functions start and end. The readers of the formats hand over functions in any order.
 
 use super::{GAP_BITS, PackedEntry};
 use crate::info::row_words::WIDE;
@@ -16,16 +16,16 @@ const COMPUTED_BYTES_MAX: usize = 1 << 20;
 /// Most words of rows. Unit: words of two bytes. More than the budget of a file has room for.
 const WORDS_MAX: usize = (1 << (u32::BITS - GAP_BITS)) - 1;
 
-/// What was read of a file.
+/// Data read from a file.
 #[derive(Debug, Default)]
 pub struct Packed {
     /// Where functions start, in order of address, and where nothing is described.
     pub index: Vec<PackedEntry>,
     /// The rows of all descriptions; see `table.rs`.
     pub rows: Vec<u16>,
-    /// What rows lead to.
+    /// Kinds of rows.
     pub kinds: Vec<Kind>,
-    /// What kinds hold apart from themselves. Unit: bytes.
+    /// Additional memory of kinds. Unit: bytes.
     kinds_bytes: usize,
     /// The expressions of kinds.
     pub expressions: Expressions,
@@ -64,7 +64,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// One without functions.
+    /// Creates it without functions.
     pub fn new() -> Builder {
         let packed = Packed {
             // Kind 0: nothing is described.
@@ -81,7 +81,7 @@ impl Builder {
         }
     }
 
-    /// What finds things again by content.
+    /// The hasher for deduplication by content.
     pub fn hasher(&self) -> &DefaultHashBuilder {
         &self.hasher
     }

@@ -1,12 +1,12 @@
-//! The entries of a section of unwind information: takes apart what is written of heads and
-//! functions, and writes both again for gimli to evaluate, each function from zero on.
+//! Parses the entries of a section of unwind information, heads and functions, and writes both
+//! again for gimli to evaluate, with each function starting at zero.
 //!
-//! Every number is a stranger's. What is not understood is `None`, and the entry is left out.
+//! Every number is untrusted. An entry that is not understood gives `None` and is left out.
 
 use crate::info::section::{Bases, Dialect, Slice};
 use gimli::{LittleEndian, Reader};
 
-/// What is kept of a head while its functions are read.
+/// Data of a head while its functions are read.
 pub(super) struct CommonInfo {
     /// Written again: an entry that gimli reads, with its length.
     pub(super) entry: Box<[u8]>,

@@ -1,4 +1,4 @@
-//! Packed rules against what gimli says of the same files.
+//! Tests packed rules against what gimli says about the same files.
 
 use super::super::rule::Rule;
 use super::super::table::Table;
@@ -106,7 +106,7 @@ fn function(bytes: &[u8], start: u64, instructions: &[u8]) -> Vec<u8> {
     entry(&function.concat())
 }
 
-/// An `.eh_frame` whose head has so many bytes of instructions that `functions` share.
+/// An `.eh_frame` with a head of this many bytes of instructions that `functions` share.
 fn shared_head(head_bytes: usize, functions: u64) -> Vec<u8> {
     // "The CFA is at rsp + 16", again and again.
     let instructions = [0x0e, 16].repeat(head_bytes / 2);

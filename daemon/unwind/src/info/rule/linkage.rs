@@ -1,4 +1,4 @@
-//! How entries of a procedure linkage table are left: their rule depends on the address.
+//! Rules for entries of a procedure linkage table: how to unwind depends on the address.
 
 use super::{PLACES, Rule, Step};
 use crate::info::section::Slice;
@@ -30,8 +30,8 @@ impl Linkage {
     }
 }
 
-/// The expression in a section of PLT entries, whose address is known where it is used: no
-/// expression is left then.
+/// Evaluates the expression in a section of PLT entries. Its address is known where it is used, so
+/// no expression is left.
 pub(super) fn linkage(
     expression: Expression<Slice<'_>>,
     places: [i16; PLACES.len()],

@@ -1,4 +1,4 @@
-//! The process table against a model of what runs, while records are lost and /proc is read.
+//! Tests the process table against a model of what runs, while records are lost and /proc is read.
 
 use super::*;
 use proptest::prelude::*;
@@ -19,7 +19,7 @@ struct Runs {
 /// What happens: which kind, to whom, and which of its records are lost.
 type Event = (u8, u8, u8, u8);
 
-/// What runs, and a table that is told of it.
+/// A model of what runs, and a table that gets its records.
 struct World {
     runs: BTreeMap<u32, Runs>,
     table: ProcessTable,
@@ -317,7 +317,7 @@ proptest! {
         prop_assert_eq!(world.known(), expected);
         let threads: usize = world.runs.values().map(|runs| runs.threads.len()).sum();
         prop_assert_eq!(world.table.threads_len(), threads);
-        // Beside the idle task and those without an id, nobody is known who does not run.
+        // Besides the idle task and the process without an id, only running processes are known.
         prop_assert_eq!(world.table.len(), world.runs.len() + 2);
     }
 }

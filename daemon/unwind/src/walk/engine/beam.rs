@@ -1,21 +1,22 @@
-//! The stacks of Erlang's virtual machine: of its processes, by the tags of their words, and of the
-//! threads that run them.
+//! Walks the stacks of Erlang's virtual machine: those of its processes, by the tags of their
+//! words, and those of the threads that run them.
 //!
 //! The BEAM virtual machine compiles functions to code that runs with the stack pointer in the heap
-//! of an Erlang process. It keeps no frame pointers unless it is asked to, and nothing describes
-//! its frames. But its garbage collector and its own stack traces have to tell return addresses
-//! from values, and do so by their two lowest bits: those of a value are never both 0, those of a
-//! return address always are (`is_CP` in the emulator). The outermost return address is that of the
-//! code that ends a process, which is the same for all (`daemon/jit/src/rules/beam.rs`).
+//! of an Erlang process. By default it keeps no frame pointers, and nothing describes its frames.
+//! But its garbage collector and its own stack traces must distinguish return addresses from
+//! values, and do so by the two lowest bits: those of a value are never both 0, those of a return
+//! address always are (`is_CP` in the emulator). The outermost return address is that of the code
+//! that ends a process, which is the same for all (`daemon/jit/src/rules/beam.rs`).
 //!
-//! A function that has just made room for values has not yet written all of them. Whatever lay
-//! there before may be an old return address, which would be one frame too many. So a stack counts
-//! only if all words whose bits say so are addresses of generated code, up to the outermost one.
+//! A function that has just made room for values has not written all of them yet. An old return
+//! address may still be there, which would be one frame too many. So a stack counts only if every
+//! word that looks like a return address is an address of generated code, up to the outermost one.
 //!
-//! Functions of the emulator in C run on the stack of their thread. Generated code called them, in
-//! a frame of 17 KiB that nothing describes, which the thread's own function entered by a call of
-//! `process_main`: its return address is the next word that is one of such a call. What process it
-//! was is not on that stack, so it ends as other code in the frame of who entered it does.
+//! C functions of the emulator run on the stack of their thread. Generated code called them, in a
+//! frame of 17 KiB that nothing describes, which the thread's own function entered by a call of
+//! `process_main`: its return address is the next word that follows such a call. The stack does not
+//! say which process it was, so it ends like other code that runs in the frame of the function that
+//! entered it.
 
 use super::{Cursor, Engine, Next};
 use crate::info::generated::BeamStacks;
@@ -27,14 +28,14 @@ use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
 
-/// The bits that tell.
+/// The bits that distinguish values from return addresses.
 const TAG: u64 = 3;
 
 /// Words looked at for the return address of a thread's call. Unit: words, of 8 bytes, at 1 ns
 /// each.
 const THREAD_WORDS_MAX: u64 = 4096;
 
-/// What an attempt to walk an Erlang stack counts for: it reads up to 7,000 words.
+/// Cost of an attempt to walk an Erlang stack: it reads up to 7,000 words.
 const OPERATIONS: u32 = 128;
 
 impl Engine {

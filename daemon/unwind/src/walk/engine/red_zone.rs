@@ -1,12 +1,13 @@
-//! Frames whose CFA is told by a word below the stack pointer, which no sample has.
+//! Unwinds frames with a CFA stored below the stack pointer, in a word that no sample has.
 //!
-//! OpenSSL's code for SHA-256 and SHA-512 on AVX2 moves the stack pointer in its loop, and has its
-//! unwind table read the CFA at -8(%rsp), in the red zone. The kernel copies stacks from the stack
-//! pointer on. The same word is in the frame as well, from the prologue: it is the one word there
-//! that points further up, to a return address.
+//! OpenSSL's code for SHA-256 and SHA-512 on AVX2 moves the stack pointer in its loop, and its
+//! unwind table reads the CFA at -8(%rsp), in the red zone. The kernel copies stacks only from the
+//! stack pointer upwards. The same word is also in the frame, from the prologue: it is the only
+//! word there that points further up, to a return address.
 //!
-//! A call would overwrite the red zone, so only frames that no call left are looked at: the leaf,
-//! and what a signal struck. A stack of many frames whose tables read there costs no more.
+//! A call would overwrite the red zone, so only frames that have not made a call are examined: the
+//! leaf, and a frame interrupted by a signal. A stack of many frames with such tables costs no
+//! more.
 
 use super::{Cursor, Engine};
 use crate::arch;

@@ -1,21 +1,19 @@
-//! The caller of generated code of whose frame nothing is known: the nearest word on its stack that
-//! may be a return address and from which the stack is complete.
+//! Finds the caller of generated code with an unknown frame: the nearest word on its stack that may
+//! be a return address and from which the stack is complete.
 //!
-//! Compilers that keep no frame pointer and tell no unwinding information (LuaJIT, Guile) run their
-//! code in one frame below the function that entered it. What lies in that frame is not known; what
-//! called it has tables. A word is taken for the return address only where tables describe a
-//! function with a frame of its own there, and their rules lead, from its place on the stack alone,
-//! step by step to a function that nobody called; and only where its call can have led to generated
-//! code (`call_sites.rs`), for a word that an earlier call left behind may lead to the same
-//! callers.
+//! Compilers that keep no frame pointer and write no unwind information (LuaJIT, Guile) run their
+//! code in one frame below the function that entered it. The layout of that frame is unknown; its
+//! caller has tables. A word is taken for the return address only if tables describe a function
+//! with a frame of its own there, if their rules lead, from its place on the stack alone, step by
+//! step to an outermost function, and if its call can have led to generated code (`call_sites.rs`),
+//! because a word left by an earlier call may lead to the same callers.
 //!
-//! A word is passed over only where it is refuted. Where something is not known of it, or not yet,
-//! the scan ends: whatever lies further out would be a stack that looks complete with callers
-//! missing. Callers that are generated code themselves are not found: any word may be an address in
-//! it.
+//! A word is skipped only if it is refuted. If something about it is unknown, or not known yet, the
+//! scan ends: continuing would give a stack that looks complete but lacks callers. Callers that are
+//! generated code themselves are not found, because any word may be an address in it.
 //!
-//! Where the frame is known after all, by what a runtime tells, every [`CHECK_EVERY`]th is scanned
-//! as well, and the result compared: [`ScanCounts`].
+//! If the frame is known after all, from what a runtime publishes, every [`CHECK_EVERY`]th is
+//! scanned as well, and the results are compared: [`ScanCounts`].
 
 use super::{Cursor, Engine};
 use crate::arch::code_address;
@@ -28,8 +26,8 @@ use host::frame::RawFrame;
 use host::ids::Avma;
 use profile::StackEnd;
 
-/// Words looked at from the stack pointer up. Unit: words, of 8 bytes. LuaJIT keeps at most 1 KiB
-/// of values there, beside 80 bytes of saved registers.
+/// Words scanned from the stack pointer up. Unit: words of 8 bytes. LuaJIT has at most 1 KiB of
+/// values there, plus 80 bytes of saved registers.
 const WORDS_MAX: u64 = 256;
 
 /// Words looked at in all scans of one stack. At 20 ns each they cost 20 µs.
@@ -41,25 +39,25 @@ const TRIES_MAX: u32 = 32;
 /// Frames walked in all tries for one stack. At 40 ns each they cost 40 µs.
 const STEPS_MAX: u32 = 1024;
 
-/// For comparison, one in so many frames of generated code whose caller is known is scanned too.
+/// For comparison, one in this many frames of generated code with a known caller is scanned too.
 const CHECK_EVERY: u64 = 16;
 
-/// What scans found.
+/// Counters of scans.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ScanCounts {
-    /// Frames of generated code whose caller was scanned for.
+    /// Frames of generated code for which the stack was scanned.
     pub attempts: u64,
     /// Those where one was found.
     pub found: u64,
-    /// Frames of generated code whose caller is known.
+    /// Frames of generated code with a known caller.
     pub known: u64,
     /// Results compared with a known caller.
     pub checked: u64,
-    /// Those that were another.
+    /// Scans that found another caller.
     pub wrong: u64,
 }
 
-/// What scans have done for one stack.
+/// Scan work for one stack.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::walk) struct Scanner {
     /// The last walk came to a function that nobody called.
@@ -79,11 +77,11 @@ impl Scanner {
     }
 }
 
-/// What a word on a stack may be.
+/// Classification of a word on a stack.
 enum Word {
     /// No return address of a call that led to generated code.
     Refuted,
-    /// That of one that can have.
+    /// The return address of a call that can have led to generated code.
     Leads,
     /// Whether it is that is not known.
     Unclear,
@@ -195,7 +193,7 @@ impl Engine {
                     out.frames.truncate(frames);
                     out.files.truncate(files);
                     return Err(match end {
-                        // More of the stack, or a file's tables, may tell.
+                        // More of the stack, or a file's tables, may show it.
                         StackEnd::CopyTooSmall | StackEnd::ModuleLoading if leads => end,
                         _ => none,
                     });
@@ -213,7 +211,7 @@ impl Engine {
         Err(none)
     }
 
-    /// What a word may be.
+    /// Classifies a word.
     fn word(&mut self, cursor: &Cursor<'_>, word: u64) -> Word {
         let word = code_address(word);
         let before = Avma(word.wrapping_sub(1));

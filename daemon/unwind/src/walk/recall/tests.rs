@@ -1,4 +1,4 @@
-//! Waits of threads whose stacks are written down here, remembered and seen again.
+//! Tests remembering and recognizing waits, with handwritten stacks.
 
 use super::*;
 use crate::arch::{ORDER, PLACES};
@@ -38,7 +38,7 @@ fn process() -> ProcessTable {
     table
 }
 
-/// A stack whose words are their numbers, but some.
+/// A stack with the word number in each word, except for some.
 fn stack(changed: &[(usize, u64)]) -> Vec<u8> {
     let mut words: Vec<u64> = (0..64).collect();
     changed.iter().for_each(|&(at, word)| words[at] = word);

@@ -1,7 +1,7 @@
-//! Follows the ways through code of arm64 and notes the frame at each instruction.
+//! Follows the paths through arm64 code and notes the frame at each instruction.
 //!
-//! What lies behind a call is followed by itself: where the call does not return something else
-//! lies there, which mostly contradicts the frame, and then only that part is not kept.
+//! The code after a call is followed separately: if the call does not return, something else is
+//! there, which mostly contradicts the frame, and then only that part is dropped.
 
 use super::frame::Frame;
 use crate::arch::a64::{Flow, Word};
@@ -40,7 +40,7 @@ const LOCAL_KEPT: usize = 8 << 10;
 /// Nothing is known of a place; above it the number of the frame there.
 const NOTHING: u16 = 0;
 
-/// Code of whole instructions at an address.
+/// Code as complete instructions at an address.
 pub struct Code<'a, 'c> {
     words: &'a [[u8; WORD_BYTES as usize]],
     address: u64,
@@ -101,7 +101,7 @@ impl<'a, 'c> Code<'a, 'c> {
         (at < self.len()).then_some(at)
     }
 
-    /// Where what fills up ends that starts at a place.
+    /// End of the padding that starts at a place.
     pub fn padding_end(&self, at: u32) -> u32 {
         let rest = &self.words[at as usize..];
         let fills = |word: &&[u8; 4]| Word(u32::from_le_bytes(**word)).fills();
@@ -146,7 +146,7 @@ struct Way {
     frame: u16,
 }
 
-/// What the ways from one place came to.
+/// Result of following all paths from one place.
 #[derive(Clone, Copy, Default)]
 struct Outcome {
     confirmed: bool,
@@ -166,12 +166,12 @@ impl Outcome {
     }
 }
 
-/// What is followed from one place.
+/// Data while following paths from one place.
 #[derive(Default)]
 struct Local {
     /// Number of the frame of each instruction.
     frames: HashMap<u32, u16>,
-    /// Its keys, the first met first.
+    /// Its keys in order of first use.
     order: Vec<u32>,
     /// Ways that are left.
     ways: Vec<Way>,
@@ -485,7 +485,7 @@ impl Explorer<'_, '_> {
         }
     }
 
-    /// What is known of a place that a way comes to.
+    /// What is known of a place that a path reaches.
     fn meet(&self, at: u32, frame: &Frame, start: u32) -> Meeting {
         if let Some(&number) = self.local.frames.get(&at) {
             return match self.frame(number).holds_for(frame) {
@@ -548,11 +548,11 @@ impl Local {
     }
 }
 
-/// What a way meets.
+/// What a path meets.
 enum Meeting {
     /// Nothing is known there.
     Nothing,
-    /// What is known holds for it; true when that says something for a guess.
+    /// It agrees with what is known; true if that confirms a guess.
     Agrees(bool),
     Contradicts,
 }

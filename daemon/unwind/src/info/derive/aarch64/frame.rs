@@ -1,9 +1,9 @@
-//! What is known of a frame of arm64 before an instruction, and what the instruction makes of it.
+//! The known state of an arm64 frame before an instruction, and how the instruction changes it.
 //!
-//! A frame is known by distances from its CFA, which is the stack pointer of the function's first
-//! instruction: of the stack pointer, of the frame pointer while it points into the frame, and of
-//! where the caller's registers were saved. Only what moves them is understood; everything else
-//! forgets what it writes.
+//! A frame is described by distances from its CFA, which is the stack pointer at the function's
+//! first instruction: of the stack pointer, of the frame pointer while it points into the frame,
+//! and of the saved registers of the caller. Only instructions that move these are understood; for
+//! all others, what they write becomes unknown.
 
 use crate::arch::a64::{Address, Effect, Flow, SP, Word};
 use crate::info::derive::frame::Value;
@@ -34,7 +34,7 @@ pub struct Frame {
     saved: [Value; KEPT],
     /// A register that holds a number, which large frames are taken by.
     number: Option<(u8, i64)>,
-    /// Nobody called: the code said so the way the ABI has it, by a frame pointer of zero.
+    /// It has no caller: the code says so as the ABI specifies, by a frame pointer of zero.
     pub outermost: bool,
 }
 
@@ -173,7 +173,7 @@ impl Frame {
         }
     }
 
-    /// What the frame is behind an instruction.
+    /// Updates the frame for an instruction.
     pub fn step(&mut self, word: Word) {
         if let Flow::Call(_) = word.flow() {
             self.number = None;

@@ -1,8 +1,8 @@
-//! Unwind rows of code of arm64, derived from its instructions.
+//! Unwind rows of arm64 code, derived from its instructions.
 //!
-//! The same as for x86-64, with instructions that all have one length, calls that leave the return
-//! address in a register, and frames that mostly say where they are: so less has to be guessed.
-//! Compiled on every architecture, so that files of arm64 can be compared anywhere.
+//! It works as for x86-64, but all instructions have one length, calls leave the return address in
+//! a register, and frames mostly say where they are, so less must be guessed. Compiled on every
+//! architecture, so that arm64 files can be compared anywhere.
 
 pub mod compare;
 mod explore;
@@ -81,7 +81,7 @@ fn leads_on(frame: &Frame) -> bool {
     frame.is_followed() && ![frame.returns(), frame.frame_pointer()].contains(&Value::Lost)
 }
 
-/// What a frame leads to.
+/// The kind of row for a frame.
 fn kind(frame: &Frame) -> Kind {
     if frame.outermost {
         return Kind::Rule(Rule::OUTERMOST);

@@ -1,4 +1,4 @@
-//! Code as compilers and people write it, by its instructions, and what is derived of it.
+//! Tests the rows derived from code as compilers and people write it, given as instructions.
 
 use super::*;
 use crate::arch::a64::Effect;
