@@ -71,7 +71,7 @@ pub enum ServeError {
     Close(#[source] StoreError),
 }
 
-/// Checks what a configuration says in texts of its own, beside its keys.
+/// Checks texts of the configuration with a syntax of their own.
 ///
 /// # Errors
 /// Which key is wrong, and why.

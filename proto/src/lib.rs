@@ -59,8 +59,8 @@ pub use weight::{Rows, chunk_heap_bytes};
 /// Encoded descriptors of every .proto file, for gRPC reflection.
 pub const DESCRIPTORS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/descriptors.bin"));
 
-/// What may come over one stream between agent and collector before it is read. Unit: bytes. It is
-/// half of the largest message: a window of a large host goes in one piece where nobody waits.
+/// Flow-control window of one stream between agent and collector. Unit: bytes. It is half of the
+/// largest message: a window of a large host is sent without waiting.
 pub const STREAM_WINDOW_BYTES: u32 = 512 << 10;
 
 /// Streams of an agent at a time on its connection: windows of this boot and of others, captures,

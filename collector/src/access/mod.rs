@@ -37,7 +37,7 @@ pub enum AccessError {
          with --replace"
     )]
     Taken(String),
-    /// What was said of them cannot be kept.
+    /// Their data is not valid.
     #[error("{0}")]
     Invalid(String),
     /// There are too many.
@@ -54,7 +54,7 @@ pub enum AccessError {
     Random,
 }
 
-/// What somebody may do, each role what those before it may.
+/// What a user may do. Each role may also do everything that the roles before it may.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
     /// Scrape metrics.

@@ -35,8 +35,8 @@ use tonic::codegen::http::header::AUTHORIZATION;
 /// Longest name. Unit: bytes.
 const NAME_BYTES_MAX: usize = 128;
 
-/// Most people. Beyond it nobody is let in before somebody is removed; those whose token has ended
-/// for long go by themselves.
+/// Most users. Beyond it nobody can be added before somebody is removed; users with a token that
+/// expired long ago are removed automatically.
 pub(super) const PEOPLE_MAX: usize = 10_000;
 
 /// How long a user with an expired token is listed. Unit: seconds.

@@ -31,7 +31,7 @@ pub struct Person {
     pub(super) seen: AtomicI64,
     /// What of that is in the database.
     pub(super) used_kept: AtomicI64,
-    /// Calls that they may have beside those under way.
+    /// Further calls that they may have in progress.
     pub(crate) calls: Arc<Semaphore>,
     /// True once the token is taken back.
     pub(super) ended: watch::Sender<bool>,

@@ -70,7 +70,7 @@ pub(super) fn pins(
     )
 }
 
-/// What happened to the fleet: files of the collector, whatever the store is.
+/// Opens the annotations: files of the collector, whatever the store is.
 pub(super) fn annotations(
     config: &Config,
     (clock, audit): (&Clock, &Audit),
@@ -107,7 +107,7 @@ pub(super) fn symbols(
     opened.map_err(no_thread("fp-debuginfod"))
 }
 
-/// Who the hosts of the fleet are: files of the collector, whatever the store is.
+/// Opens the hosts of the fleet: files of the collector, whatever the store is.
 pub(super) fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     let dir = config.data_dir.join("identity");
     let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
@@ -126,7 +126,7 @@ pub(super) fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeEr
     Ok(Arc::new(fleet))
 }
 
-/// Who the people are that may ask from elsewhere: files of the collector, whatever the store is.
+/// Opens the users who may connect from elsewhere: files of the collector, whatever the store is.
 pub(super) fn people(
     config: &Config,
     fleet: &Fleet,

@@ -475,7 +475,7 @@ fn add_new(notices: &mut Vec<String>, more: Vec<String>) {
     }
 }
 
-/// What is known of the waits of a profile, with what its stacks say.
+/// Statistics of the waits of a profile, including those from its stacks.
 fn waits_of(profile: &Profile, mut waits: Waits) -> Waits {
     for (key, value) in &profile.samples {
         let (count, ns) = match key.end {

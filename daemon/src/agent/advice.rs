@@ -1,11 +1,11 @@
 //! What operators are told to do about lost records.
 
-/// What fixes a daemon that does not run when it should.
+/// Remedy if the daemon does not run when it should.
 pub(super) const RUN: &str = "make sure that nothing stops the daemon, and give it CPU: systemctl \
     set-property fleetprofd CPUQuota= CPUWeight=1000";
-/// What fixes rings that are too small.
+/// Remedy if rings are too small.
 pub(super) const RING: &str = "raise sampling.ring_kib and reload: agent-ctl config reload";
-/// What to do about rings that stood still: they were flushed and go on.
+/// Remedy for rings that stalled: they were flushed and continue.
 pub(super) const STALLED: &str = "nothing if it happened once: the ring was flushed and works \
     again; if the number grows, run systemctl restart fleetprofd and report it as a bug";
 /// Nothing is lost for long.

@@ -26,7 +26,7 @@ const READINGS_APART: Duration = Duration::from_millis(9_500);
 /// twice what is needed to look past its start.
 const READINGS_MAX: usize = 40;
 
-/// What the rings missed: since the start, or in a span.
+/// Losses of the rings: since the start, or in a time span.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 struct Missed {
     lost: u64,

@@ -22,7 +22,7 @@ pub(super) struct Service {
     pub(super) host: Arc<dyn Host>,
     pub(super) shutdown: watch::Receiver<bool>,
     pub(super) stall_timeout: Duration,
-    /// What answers hold that are being read.
+    /// Memory of answers that are being read.
     pub(super) held: HeldAnswers,
     /// See [`QUERIES_MAX`].
     pub(super) queries: Arc<Semaphore>,
@@ -103,8 +103,8 @@ pub(super) fn answer(
     Ok(answer)
 }
 
-/// Where the covered time starts; an answer that covers nothing starts now, or where it was asked
-/// for when that is earlier.
+/// Start of the covered time; if nothing is covered, now or the requested start, whichever is
+/// earlier.
 pub(super) fn covered_from(covered: &Covered) -> MonotonicTime {
     match covered.windows {
         0 if covered.start == MonotonicTime(0) => MonotonicTime::now(),

@@ -15,12 +15,11 @@ pub struct Import {
     /// What was left out, cut or assumed; a sentence each. Text of the file in them is as it stood
     /// there.
     pub notes: Vec<String>,
-    /// What the file says of its own quality.
+    /// What the file says about its own quality.
     pub known: Known,
 }
 
-/// What a file says of what its profile is made of and misses. A count of nothing means nothing
-/// where it is not known.
+/// Which quality counts a file has. A count of 0 means nothing if it is not known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Known {
     /// That its numbers count samples, and not what they weigh.

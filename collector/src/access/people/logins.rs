@@ -36,8 +36,8 @@ impl People {
     /// with already it changes nothing: none, where it was for the same one. Blocks.
     ///
     /// # Errors
-    /// As [`People::log_in`]; ALREADY_EXISTS where somebody else is logged in: a link that a
-    /// stranger made would have them go on as the stranger, and tell him what they look at.
+    /// As [`People::log_in`]; ALREADY_EXISTS if somebody else is logged in: with a link made by a
+    /// stranger, they would continue as the stranger, who could see what they look at.
     pub fn follow(
         &self,
         link: &str,
@@ -167,8 +167,8 @@ impl People {
         }
     }
 
-    /// Who is logged in at the page by a provider's word, by name: the newest session, when one was
-    /// used last, and how many there are.
+    /// Users who logged in through a provider, by name: the newest session, when one was last used,
+    /// and how many there are.
     pub fn signed_in(&self) -> Vec<(Arc<Person>, i64, u32)> {
         let now = self.now();
         let open = lock(&self.sessions().open);

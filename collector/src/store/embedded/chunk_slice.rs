@@ -12,7 +12,7 @@ pub struct ChunkSlice {
 }
 
 impl ChunkSlice {
-    /// True when it starts and ends at whole minutes: the rollup by service has it.
+    /// True if it starts and ends at full minutes: the rollup by service has it.
     pub fn is_of_minutes(&self) -> bool {
         self.part
             .is_none_or(|(from, to)| from % SERVICE_STEP_NS == 0 && to % SERVICE_STEP_NS == 0)

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 
-/// What tells a file from what it was. Times are those of the file system.
+/// Shows whether a file has changed. Times are those of the file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Identity {
     /// Its number in the file system.

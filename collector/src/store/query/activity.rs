@@ -124,7 +124,7 @@ impl FleetActivity {
         Ok(did)
     }
 
-    /// The quality of an answer over these hosts, as far as they tell.
+    /// The quality of an answer over these hosts, as far as they report it.
     pub(super) fn quality(
         mut self,
         covered: TimeRange,

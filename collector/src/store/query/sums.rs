@@ -17,7 +17,7 @@ pub struct AccountSums {
     pub resolution: Resolution,
 }
 
-/// What an engine adds up for a series.
+/// An engine's sums for a series.
 #[derive(Clone, Debug)]
 pub struct SeriesSums {
     /// Weights by step of each combination of kept labels.
@@ -32,7 +32,7 @@ pub struct SeriesSums {
     pub steps: Vec<Step>,
 }
 
-/// What an engine adds up of one label set.
+/// An engine's sums for one label set.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LabelSum {
     /// Samples taken.

@@ -6,7 +6,7 @@ use profile::{Coverage, LedgerBuilder, Profile, Query, StackEnd, Value};
 /// The unit in which weights can be held against the kernel's accounting.
 pub(super) const TIME: &str = "nanoseconds";
 
-/// Adds up the accounts beside a query.
+/// Sums the kernel's accounts that belong to a query.
 pub(super) struct Accounting<'q>(Option<LedgerBuilder<'q>>);
 
 impl<'q> Accounting<'q> {
@@ -15,7 +15,7 @@ impl<'q> Accounting<'q> {
         Accounting(None)
     }
 
-    /// For queries about whole cgroups: a function or a thread has no account.
+    /// Only for queries about complete cgroups: a function or a thread has no account.
     pub(super) fn of_query(query: &'q Query) -> Accounting<'q> {
         let selector = query.selector();
         let whole = query.frame_filters().is_empty() && LedgerBuilder::is_accountable(selector);

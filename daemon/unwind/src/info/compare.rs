@@ -1,6 +1,6 @@
-//! How right derived rows are: compared with the unwind information of a file that has it.
+//! Measures how many derived rows are right, by comparison with the unwind information of a file.
 //!
-//! For benches and tests; nothing is compared while the daemon runs.
+//! For benches and tests only; the daemon compares nothing while it runs.
 
 use super::derive;
 use super::module::Module;

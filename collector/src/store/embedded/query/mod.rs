@@ -171,7 +171,7 @@ impl From<Corrupt> for Stop {
     }
 }
 
-/// What of a partition lies in a range.
+/// The slices of a partition in a range.
 pub fn slices(partition: &Partition, range: TimeRange) -> Vec<ChunkSlice> {
     let range = plan::widened(partition, range);
     let (from, to) = (range.start_unix_ns, range.end_unix_ns);

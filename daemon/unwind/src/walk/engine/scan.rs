@@ -90,7 +90,7 @@ enum Word {
 }
 
 impl Engine {
-    /// Goes on from generated code, whose frame is the last in `out`, by scanning.
+    /// Continues from generated code, which is the last frame in `out`, by scanning.
     pub(in crate::walk) fn scan(
         &mut self,
         cursor: &mut Cursor<'_>,
