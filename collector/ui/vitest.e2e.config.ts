@@ -11,6 +11,7 @@ export default defineConfig({
     // A loaded machine is slow, not wrong.
     testTimeout: 240_000,
     hookTimeout: 60_000,
+    expect: { poll: { timeout: 120_000 } },
     // The runner sets BASE_URL to a path of its own in its workers.
     env: { E2E_BASE_URL: process.env.BASE_URL ?? '' },
   },

@@ -48,6 +48,8 @@ export function useSite(dist = DIST): Site {
           viewport: { width: 1280, height: 800 },
           timezoneId: 'UTC',
           locale: 'en',
+          // What moves while the page waits is drawn sixty times a second.
+          reducedMotion: 'reduce',
           ...options,
         }));
       contexts.set(kind, context);

@@ -376,6 +376,7 @@ export class Tables {
     line: number;
   }[] = [];
   private readonly nodes = new Map<string, number>();
+  private readonly stacks = new Map<Stack, number>();
   private readonly parents: number[] = [];
   private readonly stackFrames: number[] = [];
   private readonly sets = new Map<string, number>([['[]', 0]]);
@@ -397,6 +398,8 @@ export class Tables {
   }
 
   stack(stack: Stack): number {
+    const done = this.stacks.get(stack);
+    if (done !== undefined) return done;
     let node = 0;
     for (const [kind, module, fn] of stack.frames) {
       const key = `${kind} ${module} ${fn}`;
@@ -423,6 +426,7 @@ export class Tables {
         this.nodes.set(place, node);
       } else node = known;
     }
+    this.stacks.set(stack, node);
     return node;
   }
 
@@ -479,21 +483,36 @@ interface Sums {
   total: number;
 }
 
+/** What the frames of a stack are summed up by. Stacks of apps are the same in every answer. */
+const keys = { function: new WeakMap<Stack, string[]>(), module: new WeakMap<Stack, string[]>() };
+
+function keysOf(stack: Stack, by: 'function' | 'module'): string[] {
+  const known = keys[by].get(stack);
+  if (known) return known;
+  const made = stack.frames.map(([, module, fn]) => (by === 'function' ? `${module}\0${fn}` : module));
+  keys[by].set(stack, made);
+  return made;
+}
+
 function functionSums(all: readonly Sample[], by: 'function' | 'module'): Map<string, Sums> {
+  // A stack is of many hosts: its frames are looked at once.
+  const weights = new Map<Stack, number>();
+  for (const { stack, weight } of all) weights.set(stack, (weights.get(stack) ?? 0) + weight);
   const rows = new Map<string, Sums>();
-  for (const { stack, weight } of all) {
+  for (const [stack, weight] of weights) {
+    const mine = keysOf(stack, by);
     const seen = new Set<string>();
-    stack.frames.forEach(([kind, module, fn], at) => {
-      const key = by === 'function' ? `${module}\0${fn}` : module;
-      const row = rows.get(key) ?? {
-        name: by === 'function' ? fn : module,
-        module: by === 'function' ? module : '',
-        kind: by === 'function' ? kind : 255,
-        own: 0,
-        total: 0,
-      };
-      rows.set(key, row);
-      if (at === stack.frames.length - 1) row.own += weight;
+    mine.forEach((key, at) => {
+      let row = rows.get(key);
+      if (!row) {
+        const [kind, module, fn] = stack.frames[at];
+        row =
+          by === 'function'
+            ? { name: fn, module, kind, own: 0, total: 0 }
+            : { name: module, module: '', kind: 255, own: 0, total: 0 };
+        rows.set(key, row);
+      }
+      if (at === mine.length - 1) row.own += weight;
       if (!seen.has(key)) row.total += weight;
       seen.add(key);
     });
