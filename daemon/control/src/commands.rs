@@ -5,7 +5,7 @@
 //! out, and the profile waits with what makes it: nothing is stored here. A task that ends, or is
 //! ended, drops its end of the capture, which gives it up.
 
-use super::{Control, ControlCounts, request};
+use super::{Charge, Control, ControlCounts, request};
 use capture::{Asker, Capturing};
 use export::Quota;
 use profile::text::is_hostile;
@@ -136,7 +136,7 @@ impl<'c> Commands<'c> {
         // What it has proved, beside what it says.
         let fleet = collector.fleet();
         let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
-        let (request, asker) = match self.admit(request) {
+        let (request, asker, charge) = match self.admit(request) {
             Ok(admitted) => admitted,
             Err(status) => {
                 tracing::warn!(
@@ -167,26 +167,29 @@ impl<'c> Commands<'c> {
             counts,
             cancelled,
         };
-        let task = self.tasks.spawn(pump.start(request, asker));
+        let task = self.tasks.spawn(async move {
+            pump.start(request, asker).await;
+            drop(charge);
+        });
         self.running.insert(number, Running { cancel, task });
     }
 
     /// What is captured and who asks, when they may.
-    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker, Charge), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "the collector already runs {COMMANDS_MAX} captures on this host, which is the \
                  limit"
             )));
         }
-        let request = self.control.admit(request)?;
+        let (request, charge) = self.control.admit(request)?;
         let address = self.control.exporter.collector();
         let peer = match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
         };
         let withhold = self.control.exporter.withhold();
-        Ok((request, Asker::elsewhere(peer, withhold)))
+        Ok((request, Asker::elsewhere(peer, withhold), charge))
     }
 
     /// Says that a command will come to nothing.
