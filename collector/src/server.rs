@@ -222,6 +222,9 @@ pub async fn serve_confined(
         metrics.clone(),
         ending.clone(),
     );
+    if let Some(fleet) = &fleet {
+        control.of_fleet(fleet.clone());
+    }
     let symbols = symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));

@@ -7,13 +7,15 @@ use collector::identity::{Fleet, Invitation};
 use collector::server::{self, Addresses, ServeError};
 use collector::store::OpenStore;
 use collector::time::Clock;
+use proto::agent::CaptureRequest;
+use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::control_service_client::ControlServiceClient;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    ControlRequest, Hello, HostsRequest, InviteRequest, KeepRequest, ListMembersRequest, Outcome,
-    PinHead, RemoveMemberRequest, control_request, keep_request,
+    ControlRequest, FleetCaptureRequest, Hello, HostsRequest, InviteRequest, KeepRequest,
+    ListMembersRequest, Outcome, PinHead, RemoveMemberRequest, control_request, keep_request,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -290,6 +292,9 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
         .expect("a connection");
     let mut agent = PushStream::connect(channel).await.expect("a stream");
     agent.hello(hello_of("a")).await;
+    agent
+        .store_part(window_of_now(&["main;work"]), &["main;work"])
+        .await;
     let remove = RemoveMemberRequest {
         host: "a".to_owned(),
     };
@@ -313,6 +318,19 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
         matches!(renewed, Err(EnrollError::Refused(_))),
         "{renewed:?}"
     );
+    // Nobody who captures is told that it is missing.
+    let capture = FleetCaptureRequest {
+        capture: Some(CaptureRequest {
+            event: "cpu-clock".to_owned(),
+            duration_ns: SECOND as u64,
+            ..CaptureRequest::default()
+        }),
+        ..FleetCaptureRequest::default()
+    };
+    let mut captures = CaptureServiceClient::new(crate::rig::channel(running.at.grpc).await);
+    let refused = captures.capture(capture).await.expect_err("nobody is left");
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    assert!(refused.message().contains("were removed"), "{refused}");
     // Also after a restart, and in until it is invited again.
     let running = running.restart().await;
     let again = host
