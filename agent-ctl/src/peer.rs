@@ -316,6 +316,16 @@ fn of_login(login: &Login) -> Result<Peer> {
     })
 }
 
+/// True for an address of this machine alone.
+pub fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
+}
+
 /// True for a socket that is not there.
 fn is_absent(target: &Target) -> bool {
     match target {

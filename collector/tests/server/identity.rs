@@ -437,6 +437,44 @@ async fn what_is_no_tls_holds_nobody_up() {
     until("silent connections end", closed).await;
 }
 
+/// What comes back to a request that is sent in clear, until the connection ends.
+async fn in_clear(address: std::net::SocketAddr) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("a connection");
+    let request = b"GET / HTTP/1.1\r\nHost: c1\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request)
+        .await
+        .expect("sent");
+    let mut answer = Vec::new();
+    let reading = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+    let _ = tokio::time::timeout(LIMIT, reading).await.expect("in time");
+    String::from_utf8(answer).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_speaks_in_clear_to_a_port_of_tls_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let running = start_with(dir, Arc::default(), |config| {
+        config.listen.https = Some(([127, 0, 0, 1], 0).into());
+    })
+    .await;
+    let https = running.at.https.expect("a page");
+    for (address, what, code) in [
+        (running.tls(), "agent-ctl login", Code::Unauthenticated),
+        (https, "https://", Code::FailedPrecondition),
+    ] {
+        let answer = in_clear(address).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(answer.contains(what), "{answer}");
+        let mut lost = QueryServiceClient::new(channel(address).await);
+        let told = lost.hosts(HostsRequest::default()).await;
+        let told = told.expect_err("it is in clear");
+        assert_eq!(told.code(), code, "{told}");
+        assert!(told.message().contains(what), "{told}");
+    }
+}
+
 /// A host that pushes windows one after the other, renews its certificate whenever it ends, and
 /// comes back whatever happens to its connection. Ends when it has pushed so many.
 async fn pusher(name: String, place: watch::Receiver<Place>, windows: u64) -> u64 {

@@ -62,6 +62,27 @@ pub enum EnrollError {
         /// What the check said.
         source: tonic::transport::Error,
     },
+    /// What listens there speaks in clear: the collector's port for its own machine, or something
+    /// else.
+    #[error(
+        "failed to connect to `{address}`: what listens there does not speak TLS; hosts join at \
+         the port of the collector's `listen.tls`, which is {} by default",
+        proto::COLLECTOR_TLS_PORT
+    )]
+    NoTls {
+        /// Where.
+        address: String,
+    },
+    /// What listens there is for browsers.
+    #[error(
+        "failed to connect to `{address}`: that is a port for browsers; hosts join at the port of \
+         the collector's `listen.tls`, which is {} by default",
+        proto::COLLECTOR_TLS_PORT
+    )]
+    Page {
+        /// Where.
+        address: String,
+    },
     /// Nobody answers.
     #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
     Late {
@@ -188,6 +209,7 @@ async fn connect(
 
 /// Why there is no connection, in the words of whoever reads it.
 fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
+    use rustls::AlertDescription;
     use rustls::CertificateError::{
         Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
     };
@@ -200,6 +222,10 @@ fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
             UnknownIssuer => EnrollError::WrongFleet { address, source },
             _ => EnrollError::Connect { address, source },
         },
+        Some(rustls::Error::InvalidMessage(_)) => EnrollError::NoTls { address },
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            EnrollError::Page { address }
+        }
         _ => EnrollError::Connect { address, source },
     }
 }
