@@ -21,7 +21,9 @@ test: check-tools ## Runs all tests. As root also those that sample the machine;
 test-slow: check-tools ## Runs the tests that take long (about twenty minutes).
 	@# What is skipped is a measurement that prints.
 	@CARGO='$(CARGO)' tests/run --ignored --skip collection_of_a_large_machine
-	@# Not where time is bounded: most of it is compiled again.
+	@# Not where time is bounded: these are not given up in the middle, and most of the second is
+	@# compiled again.
+	@[ -n "$$TEST_STARTS_S" ] || CARGO='$(CARGO)' tests/two-hosts
 	@[ -n "$$TEST_STARTS_S" ] || CARGO='$(CARGO)' tests/arm64.sh
 
 bench: check-tools ## Measures cost and accuracy beside other profilers (about 40 minutes; as root).

@@ -26,6 +26,8 @@ pub struct Collector {
     route: Route,
     /// The time of what is kept, when the clock was read; `None`: not known.
     kept: Option<TimeRange>,
+    /// Whether whoever asks has a scope, as was told with the clock.
+    scoped: bool,
 }
 
 /// Which samples.
@@ -62,6 +64,7 @@ impl Collector {
             service,
             route,
             kept: None,
+            scoped: false,
         })
     }
 
@@ -70,7 +73,13 @@ impl Collector {
         let call = self.service.status(StatusRequest {});
         let status = self.route.answer("query the collector", call).await?;
         self.kept = status.kept;
+        self.scoped = status.scoped;
         Ok(Clock::at(status.now_unix_ns))
+    }
+
+    /// True when whoever asks sees a part of the fleet, once the clock was read.
+    pub fn is_scoped(&self) -> bool {
+        self.scoped
     }
 
     /// `Status`.

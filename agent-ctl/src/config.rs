@@ -14,7 +14,7 @@ use std::process::Command;
 
 /// The program that reads a configuration file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
-enum Daemon {
+pub enum Daemon {
     /// fleetprofd
     Agent,
     /// fleetprof-collector
@@ -32,7 +32,7 @@ impl Daemon {
     }
 
     /// Name of the program.
-    fn program(self) -> &'static str {
+    pub fn program(self) -> &'static str {
         match self {
             Daemon::Agent => "fleetprofd",
             Daemon::Collector => "fleetprof-collector",
@@ -132,7 +132,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 }
 
 /// The program next to this one, or else the one in PATH.
-fn installed(program: &str) -> PathBuf {
+pub fn installed(program: &str) -> PathBuf {
     let here = std::env::current_exe()
         .ok()
         .map(|path| path.with_file_name(program));

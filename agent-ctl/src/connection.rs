@@ -6,16 +6,16 @@
 
 use crate::exit::{self, fail};
 use crate::logins::Login;
-use crate::peer::{Connection, Kind, Peer, Target};
+use crate::peer::{Connection, Kind, Peer, Target, is_loopback};
 use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
-use proto::COLLECTOR_NAME;
 use proto::agent::GetStatusRequest;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::collector::StatusRequest;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::credential::Credential;
 use proto::pin::Pinned;
+use proto::{COLLECTOR_NAME, COLLECTOR_TLS_PORT};
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -39,6 +39,10 @@ const RETRY_AFTER: &str = "retry-after";
 
 /// TLS's error for a certificate that the pinned authority did not sign.
 const WRONG_AUTHORITY: &str = "UnknownIssuer";
+
+/// What TLS says of an answer in clear, and of a server that speaks HTTP/1 alone.
+const NO_TLS: &str = "received corrupt message";
+const NO_HTTP2: &str = "NoApplicationProtocol";
 
 /// Adds the bearer token to every call.
 #[derive(Clone)]
@@ -308,15 +312,6 @@ fn endpoint(connection: &Connection, peer: &Peer, pin: Option<&Credential>) -> R
         .context("failed to use TLS files")
 }
 
-fn is_loopback(address: &str) -> bool {
-    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
-    let host = host.trim_start_matches('[').trim_end_matches(']');
-    host == "localhost"
-        || host
-            .parse::<std::net::IpAddr>()
-            .is_ok_and(|ip| ip.is_loopback())
-}
-
 fn read_secret(path: &Path) -> Result<String> {
     use std::io::Read;
     let failed = || format!("failed to read `{}`", path.display());
@@ -410,7 +405,32 @@ fn connect_error(peer: &Peer, error: &tonic::transport::Error) -> anyhow::Error 
             "the server there is not the collector that the token is for",
         );
     }
-    unreachable(peer, &clean(&last))
+    match wrong_port(&last) {
+        Some(what) if peer.is_collector() => {
+            let message = format!(
+                "failed to reach {} at `{target}`: {what}\nuse the port of the collector's \
+                 `listen.tls`, which is {COLLECTOR_TLS_PORT} by default",
+                peer.kind
+            );
+            fail(exit::UNREACHABLE, message)
+        }
+        Some(what) => fail(
+            exit::UNREACHABLE,
+            format!("failed to reach {} at `{target}`: {what}", peer.kind),
+        ),
+        None => unreachable(peer, &clean(&last)),
+    }
+}
+
+/// What is at a port that is not for TLS, or not for gRPC, by the last cause of an error.
+fn wrong_port(last: &str) -> Option<&'static str> {
+    if last.contains(NO_TLS) {
+        Some("what listens there does not speak TLS")
+    } else if last.contains(NO_HTTP2) {
+        Some("that is a port for browsers")
+    } else {
+        None
+    }
 }
 
 /// The connection broke, as opposed to somebody who says that they are unavailable.

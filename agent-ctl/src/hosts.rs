@@ -111,7 +111,13 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         return Ok(code);
     }
     if table.rows.is_empty() {
-        note!("agent-ctl: no host has pushed to the collector yet");
+        note!(
+            "agent-ctl: {}",
+            match collector.is_scoped() {
+                true => "no host in the scope of your login has data in this time",
+                false => "no host has pushed to the collector yet",
+            }
+        );
         return Ok(code);
     }
     if table.shown(&args).next().is_some() {

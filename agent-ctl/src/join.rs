@@ -3,7 +3,8 @@
 use crate::client::Client;
 use crate::exit::{self, fail};
 use crate::form::Form;
-use crate::peer::Connection;
+use crate::peer::{Connection, Peer, Target};
+use crate::service::{self, State};
 use crate::terminal::{Out, clean};
 use crate::when::rfc3339;
 use anyhow::Result;
@@ -22,8 +23,9 @@ const INVITATION_BYTES_MAX: u64 = 4096;
 /// Joins the fleet that invited this host: the agent uploads to its collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Run this as root on the host. The agent must run; it does not restart. The invitation comes from \
-`agent-ctl hosts invite` and holds the fingerprint of the fleet's authority, so the agent refuses \
+Run this as root on the host. An agent that is installed as a service and does not run is enabled \
+and started; one that runs does not restart. The invitation comes from `agent-ctl hosts invite` \
+and holds the fingerprint of the fleet's authority, so the agent refuses \
 any other server at that address. The agent makes a key that never leaves the host, and renews its \
 certificate by itself.
 
@@ -65,7 +67,12 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let credential = Credential::parse(&invitation)
         .map_err(|error| fail(exit::USAGE, format!("failed to join the fleet: {error}")))?;
-    let mut client = Client::connect(connection, &agent).await?;
+    let mut client = match Client::connect(connection, &agent).await {
+        Err(error) if exit::code_of(&error) == exit::UNREACHABLE && start(&agent)? => {
+            Client::connect(connection, &agent).await?
+        }
+        connected => connected?,
+    };
     let membership = client
         .join(JoinFleetRequest {
             collector: with_port(&args.address),
@@ -87,6 +94,17 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         rfc3339(membership.not_after_unix_s.saturating_mul(1_000_000_000))
     );
     Ok(exit::OK)
+}
+
+/// Starts the agent of this host where it is a service that does not run; false when it is none.
+fn start(agent: &Peer) -> Result<bool> {
+    let is_here = matches!(agent.target, Target::Unix(_));
+    if !is_here || !service::is_root() || service::AGENT.state() != State::Stopped {
+        return Ok(false);
+    }
+    service::AGENT.enable()?;
+    note!("the agent did not run: it is started now, and at each boot");
+    Ok(true)
 }
 
 /// Runs `leave`.

@@ -60,6 +60,7 @@ mod record;
 mod render;
 mod runtimes;
 mod select;
+mod service;
 mod signals;
 mod source;
 mod spread;

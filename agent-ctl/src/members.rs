@@ -3,13 +3,16 @@
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
+use crate::exit::fail;
 use crate::form::Form;
 use crate::number::within;
 use crate::peer::Connection;
+use crate::service::{self, COLLECTOR, COLLECTOR_CONFIG, State};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
-use anyhow::{Result, bail};
+use anyhow::Result;
+use profile::fleet::COLLECTOR_TLS_PORT;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::{
     Invitation, InviteRequest, InviteResponse, ListInvitationsRequest, ListMembersRequest,
@@ -19,7 +22,9 @@ use serde::Serialize;
 use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
+use tonic::Code;
 
 /// Unit: nanoseconds.
 const SECOND_NS: i64 = 1_000_000_000;
@@ -34,9 +39,12 @@ pub enum Action {
     #[command(after_help = "\
 By default the invitation is for one host and expires after an hour. It is shown once. It holds \
 the fingerprint of the fleet's authority, so the host cannot be led to another collector. The \
-collector must listen for other hosts (`listen.tls`).
+collector must listen for other hosts (`listen.tls`). --listen sees to that, as root on the \
+collector's machine: it sets the key where the configuration has no section `listen`, and enables \
+and starts the service, or restarts it.
 
 Examples:
+  sudo agent-ctl hosts invite --listen 0.0.0.0:7601 --hosts 20
   agent-ctl --collector c1 hosts invite
   agent-ctl --collector c1 hosts invite --name web-1 --label cluster=eu
   agent-ctl --collector c1 hosts invite --hosts 500 --lifetime 30d --label cluster=eu    for images
@@ -106,6 +114,13 @@ pub struct Invite {
     /// Replace the member with this name, for a host that lost its key
     #[arg(long, requires = "name")]
     replace: bool,
+    /// Have the collector of this machine listen at this address for hosts and people, with TLS, if
+    /// it does not listen for them yet
+    #[arg(long, value_name = "IP:PORT")]
+    listen: Option<SocketAddr>,
+    /// Configuration that --listen changes, if the service reads another one
+    #[arg(long, value_name = "FILE", requires = "listen", default_value = COLLECTOR_CONFIG)]
+    config: PathBuf,
     #[command(flatten)]
     form: Form,
 }
@@ -121,8 +136,15 @@ fn label(text: &str) -> Result<(String, String), String> {
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u8> {
-    let peer = connection.collector_only("hosts")?;
-    let (transport, route) = connection::open(connection, &peer).await?;
+    let (transport, route) = match &action {
+        Action::Invite(Invite {
+            listen: Some(address),
+            config,
+            ..
+        }) => listening(connection, *address, config).await?,
+        _ => connection::open(connection, &connection.collector_only("hosts")?).await?,
+    };
+    let peer = route.peer.clone();
     let mut service = FleetServiceClient::new(transport);
     match action {
         Action::Invite(invite) => self::invite(out, &mut service, &route, invite).await,
@@ -187,6 +209,74 @@ pub async fn run(out: &Out, connection: &Connection, action: Action) -> Result<u
     }
 }
 
+/// A connection to the collector of this machine, which listens for other hosts: if need be it is
+/// told to, started, or started again.
+async fn listening(
+    connection: &Connection,
+    address: SocketAddr,
+    config: &Path,
+) -> Result<(Transport, Route)> {
+    let peer = connection.local_collector("--listen")?;
+    let opened = connection::open(connection, &peer).await;
+    let state = match opened {
+        Ok((transport, route)) => {
+            let mut service = FleetServiceClient::new(transport.clone());
+            let asked = service.list_invitations(ListInvitationsRequest {});
+            let asked = route.within("ask the collector", asked).await?;
+            if !asked.is_err_and(|status| status.code() == Code::Unimplemented) {
+                return Ok((transport, route));
+            }
+            State::Running
+        }
+        Err(error) if exit::code_of(&error) == exit::UNREACHABLE => match COLLECTOR.state() {
+            State::Stopped => State::Stopped,
+            _ => return Err(error),
+        },
+        Err(error) => return Err(error),
+    };
+    if !service::is_root() {
+        return Err(fail(
+            exit::PERMISSION,
+            "failed to change how the collector listens: only root may\nrun it with sudo",
+        ));
+    }
+    if state == State::Running && COLLECTOR.state() != State::Running {
+        return Err(fail(
+            exit::USAGE,
+            format!(
+                "failed to restart the collector: it is not the service of systemd\nset \
+                 `listen.tls: {address}` in its configuration, and restart it yourself"
+            ),
+        ));
+    }
+    let change = service::set_listen_tls(config, address)?;
+    let started = match state {
+        State::Running => COLLECTOR.restart(),
+        _ => COLLECTOR.enable(),
+    };
+    if let Err(error) = started {
+        // As it was, where it ran before.
+        if let Some(change) = change {
+            change.undo();
+            if state == State::Running {
+                let _ = COLLECTOR.restart();
+            }
+        }
+        return Err(error);
+    }
+    let name = config.display();
+    match (&change, state) {
+        (Some(_), _) => note!(
+            "the collector listens at {address} with TLS from now on (`listen.tls` in {name})"
+        ),
+        (None, _) => note!("{name} says already where the collector listens: it is unchanged"),
+    }
+    if state != State::Running {
+        note!("the collector did not run: it is started now, and at each boot");
+    }
+    connection::open(connection, &peer).await
+}
+
 /// An answer; a collector without members says what to do.
 async fn answer<T>(
     route: &Route,
@@ -194,10 +284,14 @@ async fn answer<T>(
     call: impl Future<Output = Result<tonic::Response<T>, tonic::Status>>,
 ) -> Result<T> {
     match call.await {
-        Err(status) if status.code() == tonic::Code::Unimplemented => bail!(
-            "failed to {what}: the collector accepts no other hosts; set `listen.tls` in its \
-             configuration (0.0.0.0:7601) and restart it"
-        ),
+        Err(status) if status.code() == Code::Unimplemented => Err(fail(
+            exit::FAILURE,
+            format!(
+                "failed to {what}: the collector does not listen for other hosts\nrun `sudo \
+                 agent-ctl hosts invite --listen 0.0.0.0:{COLLECTOR_TLS_PORT}` on its machine, or \
+                 set `listen.tls` in its configuration and restart it"
+            ),
+        )),
         answered => route.answer(what, async { answered }).await,
     }
 }

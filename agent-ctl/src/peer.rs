@@ -258,6 +258,29 @@ impl Connection {
         ))
     }
 
+    /// The collector of this machine, for a command that sets it up.
+    ///
+    /// # Errors
+    /// When the command line names an agent, or a collector elsewhere.
+    pub fn local_collector(&self, command: &str) -> Result<Peer> {
+        let target = match &self.collector {
+            Some(target) => target.clone(),
+            None => Target::Tcp(format!("127.0.0.1:{COLLECTOR_PORT}")),
+        };
+        let is_here = matches!(&target, Target::Tcp(address) if is_loopback(address));
+        if self.agent_said == AddressSource::CommandLine || !is_here {
+            return Err(fail(
+                exit::USAGE,
+                format!("failed to use {command}: it is for the collector of this machine"),
+            ));
+        }
+        Ok(Peer {
+            kind: Kind::Collector,
+            target,
+            login: None,
+        })
+    }
+
     /// The agent or the collector, for a command that both answer.
     ///
     /// # Errors
@@ -314,6 +337,16 @@ fn of_login(login: &Login) -> Result<Peer> {
         target,
         login: Some(login.clone()),
     })
+}
+
+/// True for an address of this machine alone.
+pub fn is_loopback(address: &str) -> bool {
+    let host = address.rsplit_once(':').map_or(address, |(host, _)| host);
+    let host = host.trim_start_matches('[').trim_end_matches(']');
+    host == "localhost"
+        || host
+            .parse::<std::net::IpAddr>()
+            .is_ok_and(|ip| ip.is_loopback())
 }
 
 /// True for a socket that is not there.

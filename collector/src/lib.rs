@@ -27,3 +27,4 @@ mod sync;
 pub mod time;
 pub mod upkeep;
 pub mod web;
+mod wrong_port;

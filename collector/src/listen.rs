@@ -2,6 +2,7 @@
 //! wrong protocol.
 
 use crate::metrics::Metrics;
+use crate::wrong_port::{FIRST_BYTES, answer_http1, is_http1};
 use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::io;
 use std::net::SocketAddr;
@@ -18,14 +19,6 @@ use tonic::transport::server::{Connected, TcpConnectInfo};
 
 /// Bytes of the HTTP/2 connection preface; until these have come a connection is a stranger's.
 const PREFACE_BYTES: usize = 24;
-
-/// Starts of a request of HTTP/1, which gRPC is not: somebody took this for the page's port.
-const HTTP1: [&[u8; 4]; 8] = [
-    b"GET ", b"HEAD", b"POST", b"PUT ", b"OPTI", b"DELE", b"PATC", b"CONN",
-];
-
-/// Most of such a request that is read before it is answered. Unit: bytes.
-const HTTP1_BYTES: usize = 16 << 10;
 
 /// Time from connecting to these.
 const PREFACE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -201,10 +194,10 @@ impl Conn {
             {
                 return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
             }
-            let mut first = [0; 4];
+            let mut first = [0; FIRST_BYTES];
             let mut first = ReadBuf::new(&mut first);
             ready!(self.stream.poll_peek(cx, &mut first))?;
-            let is_http1 = HTTP1.iter().any(|method| first.filled() == *method);
+            let is_http1 = is_http1(first.filled());
             self.preface = if is_http1 {
                 Preface::Http1
             } else {
@@ -218,21 +211,13 @@ impl Conn {
         Poll::Ready(Ok(self.preface == Preface::Other))
     }
 
-    /// Says where the page is. A connection that does not take so little at once gets nothing.
+    /// Says where the page is.
     fn answer_http1(&self) {
         let text = format!(
             "this is the port for agents and agent-ctl (gRPC); the page is at http://{}/\n",
             self.page
         );
-        let answer = format!(
-            "HTTP/1.1 400 Bad Request\r\nContent-Type: text/plain; charset=utf-8\r\n\
-             Content-Length: {}\r\nConnection: close\r\nX-Content-Type-Options: nosniff\r\n\r\n{text}",
-            text.len()
-        );
-        // What is not read when the connection is closed makes the kernel reset it, answer and all.
-        let mut request = [0; HTTP1_BYTES];
-        let _ = self.stream.try_read(&mut request);
-        let _ = self.stream.try_write(answer.as_bytes());
+        answer_http1(&self.stream, &text);
     }
 }
 

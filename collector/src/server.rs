@@ -130,6 +130,9 @@ pub async fn serve_confined(
     };
     let recorded = (clock.clone(), audit.clone());
     let control = parts::control(config, &queries, recorded, &metrics, &ending);
+    if let Some(fleet) = &fleet {
+        control.of_fleet(fleet.clone());
+    }
     let symbols = parts::symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));

@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
 /// Reads a file that a program running as `euid` may believe.
-pub(crate) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
+pub(crate) fn read<C: Configuration>(path: &Path, euid: u32) -> Result<String, ConfigError> {
     let failed = |source| ConfigError::Read {
         path: path.to_path_buf(),
         source,
@@ -41,8 +41,16 @@ pub(crate) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
             "name a file of YAML".to_owned(),
         ));
     }
-    if let Some(why) = distrust(meta.uid(), meta.gid(), meta.mode(), euid) {
-        let remedy = format!("chown root:root '{0}' && chmod 0644 '{0}'", path.display());
+    let reader = Reader {
+        euid,
+        policy: C::IS_POLICY,
+        own_file: path != Path::new(C::DEFAULT_PATH),
+    };
+    if let Some(why) = reader.distrusts(meta.uid(), meta.gid(), meta.mode()) {
+        let remedy = match reader.may_own(meta.uid()) {
+            true => format!("chmod go-w '{}'", path.display()),
+            false => format!("chown root:root '{0}' && chmod 0644 '{0}'", path.display()),
+        };
         return Err(refused(why, remedy));
     }
     let mut text = Vec::new();
@@ -66,26 +74,47 @@ pub(crate) fn read(path: &Path, euid: u32) -> Result<String, ConfigError> {
     })
 }
 
-/// Why a program running as root must not believe a file; none when it may. Others than root could
-/// otherwise choose what root listens on and which files it reads.
-fn distrust(uid: u32, gid: u32, mode: u32, euid: u32) -> Option<String> {
-    let mode = mode & 0o7777;
-    if euid != 0 {
-        None
-    } else if uid != 0 {
-        Some(format!(
-            "the program runs as root, but user {uid} owns the file and can change it"
-        ))
-    } else if mode & 0o002 != 0 {
-        Some(format!(
-            "the program runs as root, but everybody can write the file (mode {mode:04o})"
-        ))
-    } else if mode & 0o020 != 0 && gid != 0 {
-        Some(format!(
-            "the program runs as root, but group {gid} can write the file (mode {mode:04o})"
-        ))
-    } else {
-        None
+/// Who reads a file.
+#[derive(Clone, Copy)]
+struct Reader {
+    euid: u32,
+    /// Whether the file limits others, so that who it limits must not write it.
+    policy: bool,
+    /// Whether a user may have a file of their own: where it is named, and not the system's.
+    own_file: bool,
+}
+
+impl Reader {
+    fn may_own(self, uid: u32) -> bool {
+        uid == 0 || self.own_file && uid == self.euid
+    }
+
+    /// Why the file must not be believed; none when it may. Others than root could otherwise choose
+    /// what root listens on and which files it reads. A policy is checked whoever runs: the service
+    /// is not root, and shares its user with the collector of the same machine.
+    fn distrusts(self, uid: u32, gid: u32, mode: u32) -> Option<String> {
+        let mode = mode & 0o7777;
+        let why = match (self.euid, self.policy) {
+            (0, _) => "the program runs as root",
+            (_, true) => "it limits what a collector may do on this host",
+            (_, false) => return None,
+        };
+        // A group with the number of the owner is the owner's alone, as most systems make it.
+        if !self.may_own(uid) {
+            Some(format!(
+                "{why}, but user {uid} owns the file and can change it"
+            ))
+        } else if mode & 0o002 != 0 {
+            Some(format!(
+                "{why}, but everybody can write the file (mode {mode:04o})"
+            ))
+        } else if mode & 0o020 != 0 && gid != uid {
+            Some(format!(
+                "{why}, but group {gid} can write the file (mode {mode:04o})"
+            ))
+        } else {
+            None
+        }
     }
 }
 
@@ -601,7 +630,7 @@ impl<'de> Visitor<'de> for Walk<'_> {
 
 #[cfg(test)]
 mod tests {
-    use super::{distrust, line_of};
+    use super::{Reader, line_of};
 
     #[test]
     fn a_value_is_found_by_its_path() {
@@ -623,12 +652,55 @@ mod tests {
 
     #[test]
     fn root_trusts_only_files_that_root_alone_can_write() {
-        let trusted = |uid, gid, mode, euid| distrust(uid, gid, mode, euid).is_none();
-        assert!(trusted(0, 0, 0o100_644, 0));
-        assert!(trusted(0, 0, 0o100_664, 0));
-        assert!(!trusted(0, 0, 0o100_646, 0));
-        assert!(!trusted(0, 50, 0o100_664, 0));
-        assert!(!trusted(1000, 0, 0o100_600, 0));
-        assert!(trusted(1000, 1000, 0o100_666, 1000));
+        for policy in [false, true] {
+            let root = Reader {
+                euid: 0,
+                policy,
+                own_file: true,
+            };
+            let trusted = |uid, gid, mode| root.distrusts(uid, gid, mode).is_none();
+            assert!(trusted(0, 0, 0o100_644));
+            assert!(trusted(0, 0, 0o100_664));
+            assert!(!trusted(0, 0, 0o100_646));
+            assert!(!trusted(0, 50, 0o100_664));
+            assert!(!trusted(1000, 0, 0o100_600));
+        }
+        let user = Reader {
+            euid: 1000,
+            policy: false,
+            own_file: false,
+        };
+        assert!(user.distrusts(1000, 1000, 0o100_666).is_none());
+        assert!(user.distrusts(1001, 1001, 0o100_666).is_none());
+    }
+
+    #[test]
+    fn a_policy_is_roots_whoever_runs_or_a_users_own_file() {
+        let service = Reader {
+            euid: 998,
+            policy: true,
+            own_file: false,
+        };
+        let user = Reader {
+            own_file: true,
+            ..service
+        };
+        for (uid, gid, mode, by_service, by_user) in [
+            (0, 0, 0o100_644, true, true),
+            (0, 998, 0o100_640, true, true),
+            (0, 998, 0o100_660, false, false),
+            (0, 0, 0o100_666, false, false),
+            (998, 998, 0o100_600, false, true),
+            (998, 998, 0o100_664, false, true),
+            (998, 50, 0o100_664, false, false),
+            (998, 998, 0o100_646, false, false),
+            (1000, 1000, 0o100_644, false, false),
+        ] {
+            let case = format!("{uid}:{gid} {mode:o}");
+            let service = service.distrusts(uid, gid, mode);
+            assert_eq!(service.is_none(), by_service, "{case} {service:?}");
+            let user = user.distrusts(uid, gid, mode);
+            assert_eq!(user.is_none(), by_user, "{case} {user:?}");
+        }
     }
 }

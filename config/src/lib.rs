@@ -47,6 +47,9 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     const SECTIONS: &'static [(&'static str, &'static str)];
     /// Every key, in the order of the file.
     const KEYS: &'static [Key<Self>];
+    /// Whether the file limits what others may do, so that only root may write it, or the user who
+    /// names a file of their own: checked whoever the program runs as, not for root alone.
+    const IS_POLICY: bool = false;
     /// Sections for which one value may stand instead of a map, each with the key that it sets.
     const SHORT: &'static [(&'static str, &'static str)] = &[];
 
@@ -60,7 +63,8 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
 
     /// Reads the configuration: the file at `path`, else [`Configuration::DEFAULT_PATH`] when it
     /// exists, then `env`, then `sets` (`key=value`). Needs no file at all. `euid` is the user that
-    /// the program runs as: root believes only files that root alone can write.
+    /// the program runs as: root believes only files that root alone can write, and see
+    /// [`Configuration::IS_POLICY`].
     ///
     /// # Errors
     /// Says which key, where, what it holds and what it may hold.
@@ -76,7 +80,7 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
         };
         let mut config = Self::default();
         let text = match &path {
-            Some(path) => file::read(path, euid)?,
+            Some(path) => file::read::<Self>(path, euid)?,
             None => String::new(),
         };
         if let Some(path) = &path {
@@ -114,7 +118,7 @@ pub trait Configuration: Default + Clone + serde::Serialize + 'static {
     /// All that is wrong with it, in the order of the file; what one key says about another comes
     /// last.
     fn check(path: &Path, euid: u32) -> Result<Vec<String>, Vec<ConfigError>> {
-        let text = file::read(path, euid).map_err(|error| vec![error])?;
+        let text = file::read::<Self>(path, euid).map_err(|error| vec![error])?;
         let mut config = Self::default();
         let (mut errors, told) = file::apply_any(&mut config, &text, path);
         let conflicts = config.settle().into_iter();

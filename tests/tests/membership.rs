@@ -6,7 +6,7 @@
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::time::Duration;
-use testkit::ctl::ctl;
+use testkit::ctl::{CONFIG, USAGE, ctl};
 use testkit::fleet::{Collector, Options};
 use testkit::process::wait_for;
 use testkit::wire::{Wire, has_bytes};
@@ -237,6 +237,196 @@ fn a_removed_host_is_out_and_a_copy_of_a_host_never_gets_in_needs_root() {
         (agent.export().connected_since_unix_ns == 0).then_some(())
     });
     assert!(away.is_some());
+}
+
+#[test]
+fn who_cannot_join_is_told_what_to_do_needs_root() {
+    let Some(_live) = beside(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let options = Options::new().with_tls().set("listen.https=127.0.0.1:0");
+    let collector = options.start(dir.path());
+    let agent = daemon(dir.path(), "one");
+    let refused = |address: &str, invited: &str, told: &str| {
+        let refused = agent.ctl(&["join", address, invited]);
+        assert_eq!(refused.code, Some(USAGE), "{}", refused.stderr);
+        assert!(refused.stderr.contains(told), "{}", refused.stderr);
+        assert!(
+            !refused.stderr.contains("--token-file"),
+            "{}",
+            refused.stderr
+        );
+    };
+    // Used up: by a host of another key.
+    let other = daemon(dir.path(), "two");
+    let invited = invitation(&collector, &[]);
+    let joined = other.ctl(&["join", &options.tls(), &invited]);
+    assert_eq!(joined.code, Some(0), "{}", joined.stderr);
+    let again = "make a new one with `agent-ctl hosts invite`";
+    refused(&options.tls(), &invited, again);
+    // Of another fleet.
+    let elsewhere = tempfile::tempdir().unwrap();
+    let foreign = Options::new().with_tls();
+    let _foreign = foreign.start(elsewhere.path());
+    refused(&foreign.tls(), &invited, "does not belong to the fleet");
+    // Other ports of the collector.
+    for clear in [options.grpc(), options.http()] {
+        refused(&clear, &invited, "does not speak TLS");
+        refused(&clear, &invited, "`listen.tls`, which is 7601 by default");
+    }
+    let log = collector.log();
+    let page = log.split("people=\"https://").nth(1).unwrap_or_default();
+    let page = page.split('/').next().unwrap();
+    refused(page, &invited, "is a port for browsers");
+}
+
+/// A `systemctl` of a machine where both services are installed: the agent's is a daemon that runs,
+/// at a socket that it is given at its start, and the collector's is one that this starts.
+const SYSTEMCTL: &str = r#"#!/bin/sh
+echo "$*" >>@DIR@/asked
+[ "$1" != --no-ask-password ] || shift
+for unit; do :; done
+pid_file=@DIR@/collector.pid log=@DIR@/collector.log
+run() {
+    # Before it starts: what the last one said is not for this one.
+    : >$log
+    setsid @BINARY@ --config @DIR@/collector.yaml --data-dir @DIR@/data \
+        --listen-grpc @GRPC@ --listen-http @HTTP@ >>$log 2>&1 </dev/null &
+    pid=$!
+    echo $pid >$pid_file
+    until grep -q listening $log; do
+        [ -e /proc/$pid ] || exit 1
+        sleep 0.1
+    done
+}
+is=inactive
+case "$1 $unit" in
+"show fleetprofd.service") [ ! -e @DIR@/agent.sock ] || is=active ;;
+"show fleetprof-collector.service") [ ! -e $pid_file ] || is=active ;;
+"enable fleetprofd.service") ln -s @SOCKET@ @DIR@/agent.sock ;;
+"enable fleetprof-collector.service") run ;;
+"restart fleetprof-collector.service")
+    pid=$(cat $pid_file)
+    kill $pid
+    # Where nobody reaps it, its entry stays.
+    until [ ! -e /proc/$pid ] || grep -q '^State:.Z' /proc/$pid/status; do sleep 0.1; done
+    run
+    ;;
+esac
+[ "$1" != show ] || printf 'LoadState=loaded\nActiveState=%s\n' $is
+"#;
+
+/// The collector that [`SYSTEMCTL`] started; ended when dropped.
+struct Started(std::path::PathBuf);
+
+impl Drop for Started {
+    fn drop(&mut self) {
+        let pid = std::fs::read_to_string(&self.0).unwrap_or_default();
+        if !pid.trim().is_empty() {
+            let _ = std::process::Command::new("kill").arg(pid.trim()).status();
+        }
+    }
+}
+
+#[test]
+fn the_first_invitation_and_the_first_join_start_the_services_needs_root() {
+    let Some(_live) = beside(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name).display().to_string();
+    let options = Options::new().with_tls();
+    let agent = daemon(dir.path(), "one");
+    let _started = Started(dir.path().join("collector.pid"));
+    let script = SYSTEMCTL
+        .replace("@DIR@", dir.path().to_str().unwrap())
+        .replace("@BINARY@", testkit::binaries::collector().to_str().unwrap())
+        .replace("@GRPC@", &options.grpc())
+        .replace("@HTTP@", &options.http())
+        .replace("@SOCKET@", agent.socket().to_str().unwrap());
+    std::fs::create_dir(path("bin")).unwrap();
+    std::fs::write(path("script"), script).unwrap();
+    testkit::process::install(path("script"), path("bin/systemctl"));
+    // As the package has it.
+    let packaged = "# Where.\n#listen:\n#  grpc: 127.0.0.1:7600\n#  tls: null\n";
+    std::fs::write(path("collector.yaml"), packaged).unwrap();
+    let runs = |args: &[&str]| {
+        let mut command = testkit::ctl::command(args);
+        let search = format!("{}:{}", path("bin"), std::env::var("PATH").unwrap());
+        testkit::process::run(command.env("PATH", search), ARRIVE)
+    };
+    let grpc = options.grpc();
+    let invites = |listen: &[&str]| {
+        let config = path("collector.yaml");
+        let words = ["--collector", &grpc, "hosts", "invite"];
+        let config = ["--config", config.as_str()];
+        match listen.is_empty() {
+            true => runs(&words),
+            false => runs(&[&words, listen, &config].concat()),
+        }
+    };
+    let tls = options.tls();
+    let first = invites(&["--listen", &tls]);
+    assert_eq!(first.code, Some(0), "{}", first.stderr);
+    assert!(first.stderr.contains("started now"), "{}", first.stderr);
+    let written = std::fs::read_to_string(path("collector.yaml")).unwrap();
+    let expected = format!("# Where.\nlisten:\n#  grpc: 127.0.0.1:7600\n  tls: {tls}\n");
+    assert_eq!(written, expected);
+    // The printed line is all that the host needs.
+    let line = first.text();
+    let words: Vec<_> = line.split_whitespace().collect();
+    assert_eq!(words[..3], ["sudo", "agent-ctl", "join"], "{line}");
+    let socket = format!("unix:{}", path("agent.sock"));
+    let joined = runs(&["--agent", &socket, "join", words[3], words[4]]);
+    assert_eq!(joined.code, Some(0), "{}", joined.stderr);
+    assert!(joined.stderr.contains("started now"), "{}", joined.stderr);
+    pushes(&agent);
+    // What listens already is left alone, whatever is said.
+    let asked = || std::fs::read_to_string(path("asked")).unwrap();
+    let before = asked();
+    let second = invites(&["--listen", "127.0.0.1:1"]);
+    assert_eq!(second.code, Some(0), "{}", second.stderr);
+    assert_eq!(asked(), before);
+    assert_eq!(
+        std::fs::read_to_string(path("collector.yaml")).unwrap(),
+        written
+    );
+    // One that runs and does not listen is told to, and starts again.
+    std::fs::write(path("collector.yaml"), packaged).unwrap();
+    runs_systemctl(&path("bin/systemctl"));
+    let alone = invites(&[]);
+    assert_ne!(alone.code, Some(0));
+    assert!(
+        alone.stderr.contains("--listen 0.0.0.0:7601"),
+        "{}",
+        alone.stderr
+    );
+    // Somebody has decided otherwise.
+    std::fs::write(path("collector.yaml"), "listen: {tls: null}\n").unwrap();
+    let decided = invites(&["--listen", &tls]);
+    assert_ne!(decided.code, Some(0));
+    assert!(
+        decided.stderr.contains("is unchanged"),
+        "{}",
+        decided.stderr
+    );
+    // What would not be valid is not written.
+    let wrong = "{data_dir: /x}\n";
+    std::fs::write(path("collector.yaml"), wrong).unwrap();
+    let refused = invites(&["--listen", &tls]);
+    assert_eq!(refused.code, Some(CONFIG), "{}", refused.stderr);
+    assert_eq!(
+        std::fs::read_to_string(path("collector.yaml")).unwrap(),
+        wrong
+    );
+    std::fs::write(path("collector.yaml"), packaged).unwrap();
+    let third = invites(&["--listen", &tls]);
+    assert_eq!(third.code, Some(0), "{}", third.stderr);
+    assert!(!third.stderr.contains("started now"), "{}", third.stderr);
+}
+
+/// Has the collector of [`SYSTEMCTL`] start again.
+fn runs_systemctl(systemctl: &str) {
+    let mut command = std::process::Command::new(systemctl);
+    let restart = command.args(["restart", "fleetprof-collector.service"]);
+    testkit::process::run(restart, ARRIVE).ok();
 }
 
 /// Runs `openssl` in a directory.

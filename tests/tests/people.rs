@@ -101,6 +101,40 @@ fn who_logs_in_by_the_printed_line_needs_no_option_after_it() {
 }
 
 #[test]
+fn who_takes_another_port_or_has_no_login_is_told_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let config = dir.path().join("config");
+    let options = Options::new().with_tls().set("listen.https=127.0.0.1:0");
+    let collector = options.start(dir.path());
+    let token = token(&collector, &config, &["anna", "--role", "viewer"]);
+    let log = collector.log();
+    let page = log.split("people=\"https://").nth(1).unwrap_or_default();
+    let page = page.split('/').next().unwrap();
+    for (address, what) in [
+        (options.grpc().as_str(), "does not speak TLS"),
+        (options.http().as_str(), "does not speak TLS"),
+        (page, "is a port for browsers"),
+    ] {
+        let lost = somebody(&config, &["login", address, &token]);
+        assert_eq!(lost.code, Some(UNREACHABLE), "{}", lost.stderr);
+        for told in [what, "`listen.tls`, which is 7601 by default"] {
+            assert!(lost.stderr.contains(told), "{}", lost.stderr);
+        }
+        assert!(!lost.stderr.contains("systemctl"), "{}", lost.stderr);
+    }
+    let nobody = somebody(&config, &["--collector", &options.tls(), "hosts"]);
+    assert_eq!(nobody.code, Some(PERMISSION), "{}", nobody.stderr);
+    let told = "log in with `agent-ctl login";
+    assert!(nobody.stderr.contains(told), "{}", nobody.stderr);
+    let browser = somebody(&config, &["--collector", page, "hosts"]);
+    assert!(
+        browser.stderr.contains("`listen.tls`"),
+        "{}",
+        browser.stderr
+    );
+}
+
+#[test]
 fn a_token_is_shown_to_its_own_collector_alone() {
     let (dir, elsewhere) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
     let config = dir.path().join("config");

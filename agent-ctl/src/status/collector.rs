@@ -32,6 +32,9 @@ pub async fn run(out: &Out, connection: &Connection, peer: &Peer, args: Args) ->
         out.write_json(&Json::of(&status))?;
     } else {
         out.write(&show(out, &status, &args))?;
+        if status.scoped {
+            note!("your login has a scope: what is of the complete fleet is not shown");
+        }
     }
     let mut severities = status.degradations.iter().map(|found| found.severity());
     Ok(
@@ -65,12 +68,14 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
     );
     let engine = clean(&status.store_version);
     line("store", format!("{} ({engine})", clean(&status.store)));
-    let bytes = units::bytes(status.store_bytes);
-    let size = match status.store_bytes_max {
-        0 => bytes,
-        max => format!("{bytes} of {}", units::bytes(max)),
-    };
-    line("size", size);
+    if !status.scoped {
+        let bytes = units::bytes(status.store_bytes);
+        let size = match status.store_bytes_max {
+            0 => bytes,
+            max => format!("{bytes} of {}", units::bytes(max)),
+        };
+        line("size", size);
+    }
     let kept = match kept(status) {
         None => "nothing yet".to_owned(),
         Some(kept) => format!(
@@ -80,8 +85,10 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
         ),
     };
     line("kept", kept);
-    let streams = units::count(status.streams);
-    line("agents", format!("{streams} connected"));
+    if !status.scoped {
+        let streams = units::count(status.streams);
+        line("agents", format!("{streams} connected"));
+    }
     if let Some(hosts) = hosts(out, status) {
         line("hosts", hosts);
     }
@@ -90,7 +97,7 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
     }
     text.push_str(&degradations(out, &status.degradations));
     text = hang(&text, out.columns(), VALUE_COLUMN);
-    if args.counters {
+    if args.counters && !status.scoped {
         let _ = write!(text, "\n{}", counters(&status.counters).show(out));
     }
     text
@@ -136,10 +143,12 @@ struct Json<'a> {
     started: String,
     now: String,
     kept: Option<Kept>,
-    store_bytes: u64,
+    /// Whoever asks has a scope: what is of the complete fleet is `null` or empty.
+    scoped: bool,
+    store_bytes: Option<u64>,
     /// `null`: there is no bound.
     store_bytes_max: Option<u64>,
-    streams: u64,
+    streams: Option<u64>,
     hosts_blind: u64,
     hosts_warned: u64,
     blind_hosts: Vec<BlindHost<'a>>,
@@ -184,9 +193,10 @@ impl<'a> Json<'a> {
                 start: rfc3339(kept.start_unix_ns),
                 end: rfc3339(kept.end_unix_ns),
             }),
-            store_bytes: status.store_bytes,
+            scoped: status.scoped,
+            store_bytes: (!status.scoped).then_some(status.store_bytes),
             store_bytes_max: (status.store_bytes_max > 0).then_some(status.store_bytes_max),
-            streams: status.streams,
+            streams: (!status.scoped).then_some(status.streams),
             hosts_blind: status.hosts_blind,
             hosts_warned: status.hosts_warned,
             blind_hosts: status.blind_hosts.iter().map(BlindHost::of).collect(),

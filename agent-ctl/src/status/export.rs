@@ -6,20 +6,24 @@ use crate::when::rfc3339;
 use proto::agent::Export;
 use serde::Serialize;
 
+/// Unit: nanoseconds.
+const SECOND_NS: i64 = 1_000_000_000;
+
 /// Lines for people: the connection, what waits, what was dropped. `age` formats how long ago a
-/// time was.
-pub(super) fn lines(export: &Export, age: impl Fn(i64) -> String) -> Vec<String> {
+/// time was, counted from `now_unix_ns`.
+pub(super) fn lines(export: &Export, now_unix_ns: i64, age: impl Fn(i64) -> String) -> Vec<String> {
     let connection = match export.connected_since_unix_ns {
         0 => {
             let why = match export.last_error.as_str() {
                 "" => String::new(),
                 why => format!(": {}", clean(why)),
             };
-            format!(
-                "{}, not reached for {}{why}",
-                clean(&export.collector),
-                age(export.away_since_unix_ns)
-            )
+            let collector = clean(&export.collector);
+            let away_since = export.away_since_unix_ns;
+            match now_unix_ns.saturating_sub(away_since) < SECOND_NS {
+                true => format!("{collector}, not reached yet{why}"),
+                false => format!("{collector}, not reached for {}{why}", age(away_since)),
+            }
         }
         since => format!(
             "{} {}, connected for {}",
@@ -128,5 +132,25 @@ impl<'a> Json<'a> {
                 .collect(),
             spool_error: &export.spool_error,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_collector_that_was_just_named_is_not_away_for_no_time() {
+        let line = |away_since_unix_ns| {
+            let export = Export {
+                collector: "c1:7601".to_owned(),
+                away_since_unix_ns,
+                ..Export::default()
+            };
+            lines(&export, 90 * SECOND_NS, |_| "1 min".to_owned()).swap_remove(0)
+        };
+        assert_eq!(line(90 * SECOND_NS - 5), "c1:7601, not reached yet");
+        assert_eq!(line(90 * SECOND_NS + 5), "c1:7601, not reached yet");
+        assert_eq!(line(30 * SECOND_NS), "c1:7601, not reached for 1 min");
     }
 }

@@ -126,7 +126,7 @@ fn show(out: &Out, status: &GetStatusResponse, args: &Args) -> String {
         line(name, text);
     }
     if let Some(export) = &status.export {
-        let lines = export::lines(export, |ns| age(status, ns));
+        let lines = export::lines(export, status.now_unix_ns, |ns| age(status, ns));
         for (number, text) in lines.into_iter().enumerate() {
             line(if number == 0 { "collector" } else { "" }, text);
         }

@@ -155,6 +155,26 @@ fn status_for_scripts() {
 }
 
 #[test]
+fn who_has_a_scope_is_told_no_zeros_of_the_fleet() {
+    let scoped = Running::start(Behaviour {
+        scoped: true,
+        empty: true,
+        ..Behaviour::default()
+    });
+    let ended = scoped.ask(&["status", "--counters"]);
+    insta::assert_snapshot!(ended.all());
+    let json = json(&scoped.ask(&["status", "--json"]));
+    assert_eq!(json["scoped"], true);
+    assert_eq!(json["streams"], Value::Null);
+    assert_eq!(json["store_bytes"], Value::Null);
+    let ended = scoped.ask(&["hosts"]);
+    let told = "no host in the scope of your login";
+    assert!(ended.err.contains(told), "{}", ended.all());
+    let ended = empty().ask(&["hosts"]);
+    assert!(ended.err.contains("no host has pushed"), "{}", ended.all());
+}
+
+#[test]
 fn a_profile_of_hosts_goes_to_standard_output() {
     let running = sound();
     let args = [

@@ -197,9 +197,12 @@ pub fn refusal(path: &str, who: Who) -> Option<Status> {
             role.name(),
             least.name()
         ))),
-        (_, Who::Person(_)) => Some(Status::permission_denied(
-            "this call is only for hosts of the fleet, with their certificates",
-        )),
+        (found, Who::Person(_)) => Some(match found {
+            Some(_) => Status::permission_denied(
+                "this call is only for hosts of the fleet, with their certificates",
+            ),
+            None => Status::unimplemented("this collector has no such call"),
+        }),
         (_, Who::Host) => Some(Status::permission_denied(
             "a host of the fleet may not call this; people use their own token (`agent-ctl login`)",
         )),
@@ -389,6 +392,9 @@ mod tests {
             for who in ALL {
                 assert!(refusal(path, who).is_some(), "{path} {who:?}");
             }
+            // Nobody else may make it either.
+            let told = refusal(path, Who::Person(Admin)).expect("refused");
+            assert_eq!(told.code(), tonic::Code::Unimplemented, "{path}");
         }
     }
 }

@@ -31,6 +31,7 @@ mod stream;
 
 use crate::audit::Audit;
 use crate::evidence::{Bounds, Files};
+use crate::identity::Fleet;
 use crate::ingest::stopped;
 use crate::memory::MemoryPool;
 use crate::metrics::Metrics;
@@ -40,12 +41,17 @@ use crate::time::Clock;
 use agent_registry::AgentRegistry;
 use history::Fanouts;
 use kept::KeptCaptures;
-use limits::{ANNOUNCE_INTERVAL, PRUNE_INTERVAL, Timeouts};
+use limits::{ANNOUNCE_INTERVAL, PRUNE_INTERVAL, SELECT_RANGE_NS, Timeouts};
+use profile::text::with_causes;
 use proto::collector::KeptCapture;
+use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
+
+/// Unit: nanoseconds.
+const SECOND_NS: i64 = 1_000_000_000;
 
 /// Limits of control streams and captures.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +77,8 @@ pub struct Control(Arc<Inner>);
 
 struct Inner {
     registry: Arc<AgentRegistry>,
+    /// Who the hosts are that prove it; none where no other machine is listened to.
+    fleet: OnceLock<Arc<Fleet>>,
     fanouts: Arc<Fanouts>,
     kept: Arc<KeptCaptures>,
     memory: Arc<MemoryPool>,
@@ -97,6 +105,7 @@ impl Control {
         Control(Arc::new(Inner {
             kept: Arc::new(KeptCaptures::new(dir, clock.clone(), metrics.clone())),
             registry: Arc::new(AgentRegistry::new(metrics.clone())),
+            fleet: OnceLock::new(),
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
             memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.control_bytes),
             queries,
@@ -107,6 +116,29 @@ impl Control {
             metrics,
             shutdown,
         }))
+    }
+
+    /// Says who the hosts of the fleet are. Once.
+    pub fn of_fleet(&self, fleet: Arc<Fleet>) {
+        // The server says it once.
+        let _ = self.0.fleet.set(fleet);
+    }
+
+    /// Names of hosts that were removed so lately that there are samples of them to choose by.
+    async fn removed_hosts(&self) -> BTreeSet<String> {
+        let Some(fleet) = self.0.fleet.get().cloned() else {
+            return BTreeSet::new();
+        };
+        let since = fleet.now() - SELECT_RANGE_NS / SECOND_NS;
+        let reading = tokio::task::spawn_blocking(move || fleet.registry.removed_since(since));
+        match reading.await {
+            Ok(Ok(names)) => names,
+            Ok(Err(error)) => {
+                tracing::warn!("{}", with_causes(&error));
+                BTreeSet::new()
+            }
+            Err(_) => BTreeSet::new(),
+        }
     }
 
     /// Removes kept captures that are over their age, now and then, until the end.

@@ -53,6 +53,8 @@ pub struct Plan {
     pub absent: usize,
     /// Some of their names.
     pub absent_named: Vec<String>,
+    /// Number of hosts with samples that were removed from the fleet.
+    pub removed: usize,
     /// Number of hosts with samples in the caller's scope to which the scope cannot be applied now.
     pub beyond: usize,
     /// Notices for the reader of the result.
@@ -189,7 +191,7 @@ fn within(
     Ok(())
 }
 
-/// The hosts that are asked.
+/// The hosts that are asked. Those that were removed from the fleet are not missed.
 ///
 /// # Errors
 /// NOT_FOUND when there is none; those of the query for hosts.
@@ -198,7 +200,7 @@ pub async fn plan(
     registry: &AgentRegistry,
     queries: &Queries,
     own_address: Option<&str>,
-    now_unix_ns: i64,
+    (now_unix_ns, removed): (i64, &BTreeSet<String>),
 ) -> Result<Plan, Status> {
     let mut plan = Plan::default();
     if !checked.host_ids.is_empty() {
@@ -263,7 +265,12 @@ pub async fn plan(
                 status.message()
             )),
         }
-        plan.miss(names.into_iter().filter(|name| !found.contains(name)));
+        let (gone, absent): (Vec<_>, Vec<_>) = names
+            .into_iter()
+            .filter(|name| !found.contains(name))
+            .partition(|name| removed.contains(name));
+        plan.removed = gone.len();
+        plan.miss(absent);
     }
     if plan.beyond > 0 {
         plan.notices.push(format!(
@@ -359,6 +366,12 @@ impl Plan {
         let minutes = SELECT_RANGE_NS / 60_000_000_000;
         if self.absent == 0 && self.beyond > 0 {
             return Status::permission_denied(self.notices.join("; "));
+        }
+        if self.absent == 0 && self.removed > 0 {
+            return Status::not_found(format!(
+                "only hosts that were removed from the fleet have samples of `{selector}` in the \
+                 last {minutes} minutes"
+            ));
         }
         if self.absent == 0 {
             return Status::not_found(format!(

@@ -106,7 +106,7 @@ impl CaptureService for Control {
             &inner.registry,
             &inner.queries,
             inner.options.advertise.as_deref(),
-            now,
+            (now, &self.removed_hosts().await),
         )
         .await;
         let plan = plan.inspect_err(|status| {

@@ -14,6 +14,7 @@ use crate::audit::{Audit, Event};
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
 use crate::sync::lock;
+use crate::wrong_port::unless_clear;
 use profile::text::with_causes;
 use proto::calls::{Caller, Calls, IdleTimer, Patience};
 use std::collections::VecDeque;
@@ -32,12 +33,18 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout};
 use tokio_rustls::TlsAcceptor;
 use tokio_rustls::server::TlsStream;
 use tokio_stream::wrappers::ReceiverStream;
-use tonic::Status;
 use tonic::codegen::http::Extensions;
 use tonic::transport::server::{Connected, TcpConnectInfo};
+use tonic::{Code, Status};
 
 /// Time for a handshake.
 const HANDSHAKE: Duration = Duration::from_secs(5);
+
+/// What whoever speaks in clear hears: a browser, an agent with `collector.address`, `agent-ctl`
+/// without a login.
+const IN_CLEAR: &str = "this port is for hosts and people who prove who they are, and takes TLS \
+    only: hosts join (`agent-ctl join`), people log in (`agent-ctl login`), browsers use \
+    `listen.https`";
 
 /// Handshakes at a time: each may hold a key exchange.
 const HANDSHAKES: usize = 512;
@@ -140,6 +147,7 @@ async fn shake(
         tracing::error!("{}", with_causes(&error));
         io::Error::other(error)
     })?;
+    let stream = unless_clear(stream, Code::Unauthenticated, IN_CLEAR).await?;
     let stream = TlsAcceptor::from(config).accept(stream).await?;
     let (_, session) = stream.get_ref();
     let claim = match session.peer_certificates() {

@@ -12,7 +12,7 @@ use crate::sync::lock;
 use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
 use ring::rand::{SecureRandom, SystemRandom};
 use rusqlite::{Connection, OptionalExtension, Transaction, params};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -94,7 +94,10 @@ CREATE TABLE IF NOT EXISTS invitations (
 #[derive(Debug, thiserror::Error)]
 pub enum Refused {
     /// No invitation, none of ours, or a wrong secret: which of these is nobody's business.
-    #[error("the host is not a member, and the invitation is not from this collector")]
+    #[error(
+        "the host is not a member, and the invitation is not from this collector; make one there \
+         with `agent-ctl hosts invite`"
+    )]
     Unknown,
     /// The invitation was good once.
     #[error("the invitation has expired; make a new one with `agent-ctl hosts invite`")]
@@ -271,6 +274,25 @@ impl Registry {
         let mut members: Vec<_> = lock(&self.members).values().cloned().collect();
         members.sort_by(|a, b| (&a.name, &a.host_id).cmp(&(&b.name, &b.host_id)));
         members
+    }
+
+    /// Names of hosts that were removed since, in seconds since the Unix epoch, and that no member
+    /// has now.
+    ///
+    /// # Errors
+    /// When the database fails.
+    pub fn removed_since(&self, since: i64) -> Result<BTreeSet<String>, IdentityError> {
+        let read = || {
+            let database = lock(&self.database);
+            let mut rows = database.prepare("SELECT name FROM members WHERE removed >= ?1")?;
+            let names = rows.query_map(params![since], |row| row.get(0))?;
+            names.collect::<Result<BTreeSet<String>, _>>()
+        };
+        let mut names = read().map_err(IdentityError::Registry)?;
+        for member in lock(&self.members).values() {
+            names.remove(&member.name);
+        }
+        Ok(names)
     }
 
     /// Makes an invitation. Returns its credential and when it expires.

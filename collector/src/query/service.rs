@@ -509,6 +509,7 @@ impl Queries {
             hosts_blind: blind_hosts.len() as u64,
             hosts_warned: blind_hosts.len() as u64,
             blind_hosts,
+            scoped: true,
             ..self.status_of_all()
         })
     }

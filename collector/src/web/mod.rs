@@ -16,7 +16,6 @@ mod page;
 mod pin_file;
 mod sign_in;
 mod tls;
-mod wrong_port;
 
 pub use door::{Door, Proxy};
 pub use guard::Names;
@@ -34,6 +33,7 @@ use crate::oidc;
 use crate::percent;
 use crate::pins::Pins;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
+use crate::wrong_port;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
@@ -71,6 +71,10 @@ const CONNECTIONS_MAX: usize = 256;
 
 /// Time for a handshake of TLS.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// What whoever speaks in clear to the port of TLS hears.
+const IN_CLEAR: &str = "this port is for browsers and takes TLS only: open it with https://; hosts \
+    and agent-ctl use `listen.tls`";
 
 /// How long a client may take to send the head of a request, or to keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -205,11 +209,11 @@ async fn connection(
     // Answers are small or in large pieces: waiting for more only delays them.
     let _ = stream.set_nodelay(true);
     tokio::select! {
-        is_http2 = wrong_port::is_http2(&stream) => match is_http2 {
+        is_http2 = wrong_port::starts_as_http2(&stream, HEAD_TIMEOUT) => match is_http2 {
             Some(false) => {}
             Some(true) => {
                 open.0.wrong_port_http.inc();
-                return wrong_port::answer(stream, grpc).await;
+                return wrong_port::answer(stream, wrong_port::gone_wrong(grpc)).await;
             }
             None => return,
         },
@@ -235,7 +239,10 @@ async fn encrypted(
             return;
         }
     };
-    let handshake = TlsAcceptor::from(config).accept(stream);
+    let handshake = async {
+        let stream = wrong_port::unless_clear(stream, Code::FailedPrecondition, IN_CLEAR).await?;
+        TlsAcceptor::from(config).accept(stream).await
+    };
     match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
         Ok(Ok(stream)) => speak(stream, router, shutdown).await,
         _ => {

@@ -7,13 +7,15 @@ use collector::identity::{Fleet, Invitation};
 use collector::server::{self, Addresses, ServeError};
 use collector::store::OpenStore;
 use collector::time::Clock;
+use proto::agent::CaptureRequest;
+use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::control_service_client::ControlServiceClient;
 use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    ControlRequest, Hello, HostsRequest, InviteRequest, KeepRequest, ListMembersRequest, Outcome,
-    PinHead, RemoveMemberRequest, control_request, keep_request,
+    ControlRequest, FleetCaptureRequest, Hello, HostsRequest, InviteRequest, KeepRequest,
+    ListMembersRequest, Outcome, PinHead, RemoveMemberRequest, control_request, keep_request,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -290,6 +292,9 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
         .expect("a connection");
     let mut agent = PushStream::connect(channel).await.expect("a stream");
     agent.hello(hello_of("a")).await;
+    agent
+        .store_part(window_of_now(&["main;work"]), &["main;work"])
+        .await;
     let remove = RemoveMemberRequest {
         host: "a".to_owned(),
     };
@@ -313,6 +318,19 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
         matches!(renewed, Err(EnrollError::Refused(_))),
         "{renewed:?}"
     );
+    // Nobody who captures is told that it is missing.
+    let capture = FleetCaptureRequest {
+        capture: Some(CaptureRequest {
+            event: "cpu-clock".to_owned(),
+            duration_ns: SECOND as u64,
+            ..CaptureRequest::default()
+        }),
+        ..FleetCaptureRequest::default()
+    };
+    let mut captures = CaptureServiceClient::new(crate::rig::channel(running.at.grpc).await);
+    let refused = captures.capture(capture).await.expect_err("nobody is left");
+    assert_eq!(refused.code(), Code::NotFound, "{refused}");
+    assert!(refused.message().contains("were removed"), "{refused}");
     // Also after a restart, and in until it is invited again.
     let running = running.restart().await;
     let again = host
@@ -417,6 +435,44 @@ async fn what_is_no_tls_holds_nobody_up() {
         read.is_ok_and(|read| read == 0)
     };
     until("silent connections end", closed).await;
+}
+
+/// What comes back to a request that is sent in clear, until the connection ends.
+async fn in_clear(address: std::net::SocketAddr) -> String {
+    let mut stream = tokio::net::TcpStream::connect(address)
+        .await
+        .expect("a connection");
+    let request = b"GET / HTTP/1.1\r\nHost: c1\r\n\r\n";
+    tokio::io::AsyncWriteExt::write_all(&mut stream, request)
+        .await
+        .expect("sent");
+    let mut answer = Vec::new();
+    let reading = tokio::io::AsyncReadExt::read_to_end(&mut stream, &mut answer);
+    let _ = tokio::time::timeout(LIMIT, reading).await.expect("in time");
+    String::from_utf8(answer).expect("text")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_speaks_in_clear_to_a_port_of_tls_is_told() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let running = start_with(dir, Arc::default(), |config| {
+        config.listen.https = Some(([127, 0, 0, 1], 0).into());
+    })
+    .await;
+    let https = running.at.https.expect("a page");
+    for (address, what, code) in [
+        (running.tls(), "agent-ctl login", Code::Unauthenticated),
+        (https, "https://", Code::FailedPrecondition),
+    ] {
+        let answer = in_clear(address).await;
+        assert!(answer.starts_with("HTTP/1.1 400 "), "{answer}");
+        assert!(answer.contains(what), "{answer}");
+        let mut lost = QueryServiceClient::new(channel(address).await);
+        let told = lost.hosts(HostsRequest::default()).await;
+        let told = told.expect_err("it is in clear");
+        assert_eq!(told.code(), code, "{told}");
+        assert!(told.message().contains(what), "{told}");
+    }
 }
 
 /// A host that pushes windows one after the other, renews its certificate whenever it ends, and

@@ -605,8 +605,9 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 480),
         unit: "minutes",
         reload: Reload::Live,
-        doc: "Total duration of the captures that a collector may start in an hour, by their \
-            requested durations. Further captures are refused until an hour has passed.",
+        doc: "Total duration of the captures that a collector may start in an hour. A capture counts \
+            by its requested duration; when it ends early, by the time it ran, 10 s at least. Further \
+            captures are refused until an hour has passed.",
         get: |c| Value::Int(c.captures.remote_minutes_per_hour.into()),
         put: |c, v| put_int(&mut c.captures.remote_minutes_per_hour, &v),
     },

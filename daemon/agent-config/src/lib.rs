@@ -93,6 +93,8 @@ impl Configuration for Config {
     const SECTIONS: &'static [(&'static str, &'static str)] = keys::SECTIONS;
     const KEYS: &'static [Key<Config>] = KEYS;
     const SHORT: &'static [(&'static str, &'static str)] = &[("collector", "collector.address")];
+    // `captures.remote*` and `withhold` are the host's last word.
+    const IS_POLICY: bool = true;
 
     fn dangers(&self) -> Vec<String> {
         let mode = self.server.socket_mode;

@@ -4,10 +4,13 @@ use super::*;
 use config::FILE_BYTES_MAX;
 use proptest::prelude::*;
 use std::ffi::OsString;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
 
-/// Not root: what root believes is a test of its own.
-const EUID: u32 = 1;
+/// The user who owns what a test writes.
+fn euid() -> u32 {
+    std::fs::metadata("/proc/self").unwrap().uid()
+}
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("a.yaml")).map_err(|error| error.to_string())
@@ -25,7 +28,30 @@ fn load(env: &[(&str, &str)], sets: &[&str]) -> Result<Loaded, String> {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("agent.yaml");
     std::fs::write(&path, "sampling: {rate_hz: 49}\n").unwrap();
-    Config::load(Some(&path), env, &sets, EUID).map_err(|error| error.to_string())
+    Config::load(Some(&path), env, &sets, euid()).map_err(|error| error.to_string())
+}
+
+#[test]
+fn a_file_that_others_can_write_is_no_policy() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("agent.yaml");
+    std::fs::write(&path, "captures: {remote: 'off'}\n").unwrap();
+    let try_as = |mode, uid| {
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).unwrap();
+        let loaded = Config::load(Some(&path), [], &[], uid);
+        loaded.map(|_| ()).map_err(|error| error.to_string())
+    };
+    assert_eq!(try_as(0o644, euid()), Ok(()));
+    let told = try_as(0o666, euid()).unwrap_err();
+    assert!(told.contains("chmod go-w"), "{told}");
+    // A file of root is good for every user, and one of a user for no other.
+    match euid() {
+        0 => assert_eq!(try_as(0o644, 998), Ok(())),
+        own => {
+            let told = try_as(0o644, own + 1).unwrap_err();
+            assert!(told.contains("chown root:root"), "{told}");
+        }
+    }
 }
 
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-agent-config sample` writes the file again.
@@ -494,7 +520,7 @@ fn a_reload_takes_over_only_what_needs_no_restart() {
 fn files_beyond_the_bound_fifos_and_folders_are_refused() {
     let dir = tempfile::tempdir().unwrap();
     let refused = |path: &Path| {
-        Config::load(Some(path), [], &[], EUID)
+        Config::load(Some(path), [], &[], euid())
             .unwrap_err()
             .to_string()
     };
@@ -714,7 +740,7 @@ fn check(text: &str) -> Result<Vec<String>, Vec<String>> {
         let text = error.to_string();
         text.replace(&format!("{}/", dir.path().display()), "")
     };
-    let checked = Config::check(&path, EUID);
+    let checked = Config::check(&path, euid());
     checked.map_err(|errors| errors.into_iter().map(shown).collect())
 }
 

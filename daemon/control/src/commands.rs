@@ -4,7 +4,7 @@
 //! are skipped, and the profile waits in the capture that produces it: nothing is buffered here.
 //! When a task ends or is aborted, it drops its end of the capture, which cancels the capture.
 
-use super::{Control, ControlCounts, request};
+use super::{Charge, Control, ControlCounts, request};
 use capture::{Asker, Capturing};
 use export::Quota;
 use profile::text::is_hostile;
@@ -135,7 +135,7 @@ impl<'c> Commands<'c> {
         // The fleet that the collector has proved to belong to, in addition to its own claims.
         let fleet = collector.fleet();
         let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
-        let (request, asker) = match self.admit(request) {
+        let (request, asker, charge) = match self.admit(request) {
             Ok(admitted) => admitted,
             Err(status) => {
                 tracing::warn!(
@@ -166,26 +166,29 @@ impl<'c> Commands<'c> {
             counts,
             cancelled,
         };
-        let task = self.tasks.spawn(pump.start(request, asker));
+        let task = self.tasks.spawn(async move {
+            pump.start(request, asker).await;
+            drop(charge);
+        });
         self.running.insert(number, Running { cancel, task });
     }
 
-    /// The capture and the asker, if the policy allows it.
-    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker), Status> {
+    /// The capture, the asker and the charge, if the policy allows it.
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Asker, Charge), Status> {
         if self.running.len() >= COMMANDS_MAX {
             return Err(Status::resource_exhausted(format!(
                 "the collector already runs {COMMANDS_MAX} captures on this host, which is the \
                  limit"
             )));
         }
-        let request = self.control.admit(request)?;
+        let (request, charge) = self.control.admit(request)?;
         let address = self.control.exporter.collector();
         let peer = match who(&request.who) {
             who if who.is_empty() => format!("collector {address}"),
             who => format!("collector {address} for {who}"),
         };
         let withhold = self.control.exporter.withhold();
-        Ok((request, Asker::elsewhere(peer, withhold)))
+        Ok((request, Asker::elsewhere(peer, withhold), charge))
     }
 
     /// Says that a command will come to nothing.

@@ -50,7 +50,7 @@ pub struct Control {
     capturing: Arc<dyn Capturing>,
     /// What the host allows.
     policy: Mutex<Policy>,
-    spent: Mutex<Spent>,
+    spent: Arc<Mutex<Spent>>,
     counts: ControlCounts,
     /// Captures that start.
     starts: Quota,
@@ -66,7 +66,7 @@ impl Control {
             exporter,
             capturing,
             policy: Mutex::new(policy),
-            spent: Mutex::default(),
+            spent: Arc::default(),
             counts: ControlCounts::default(),
             stop: watch::Sender::new(None),
         }
@@ -82,13 +82,17 @@ impl Control {
         *lock(&self.policy) = policy;
     }
 
-    /// Lets a capture through, or says why not.
-    fn admit(&self, request: CaptureRequest) -> Result<CaptureRequest, Status> {
+    /// Lets a capture through, or says why not. It counts for as long as the charge is kept, and no
+    /// longer than was asked for.
+    fn admit(&self, request: CaptureRequest) -> Result<(CaptureRequest, Charge), Status> {
         let (policy, now) = (lock(&self.policy).clone(), MonotonicTime::now());
         let mut spent = lock(&self.spent);
         policy.check(&request, spent.at(now))?;
-        spent.add(now, policy::charge(&request));
-        Ok(policy.bounded(request))
+        let charge = Charge {
+            number: spent.add(now, policy::charge(&request)),
+            spent: Arc::clone(&self.spent),
+        };
+        Ok((policy.bounded(request), charge))
     }
 
     /// Ends the service once the collector has all results of captures, or at the deadline.
@@ -100,6 +104,18 @@ impl Control {
     /// Its counters.
     pub fn counts(&self) -> &ControlCounts {
         &self.counts
+    }
+}
+
+/// A capture that counts; dropped when it has ended.
+struct Charge {
+    number: u64,
+    spent: Arc<Mutex<Spent>>,
+}
+
+impl Drop for Charge {
+    fn drop(&mut self) {
+        lock(&self.spent).end(self.number, MonotonicTime::now());
     }
 }
 

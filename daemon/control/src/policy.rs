@@ -158,25 +158,50 @@ pub fn charge(request: &CaptureRequest) -> Duration {
 /// Time that captures took in the last hour.
 #[derive(Debug, Default)]
 pub struct Spent {
-    /// When each was asked for, and for how long.
-    captures: VecDeque<(MonotonicTime, Duration)>,
+    captures: VecDeque<Taken>,
+    /// Number of the newest.
+    last: u64,
+}
+
+/// What one capture took.
+#[derive(Debug)]
+struct Taken {
+    number: u64,
+    asked: MonotonicTime,
+    duration: Duration,
 }
 
 impl Spent {
     /// The sum at `now`.
     pub fn at(&mut self, now: MonotonicTime) -> Duration {
-        while let Some(&(asked, _)) = self.captures.front()
-            && now.since(asked) >= HOUR
+        while let Some(taken) = self.captures.front()
+            && now.since(taken.asked) >= HOUR
         {
             self.captures.pop_front();
         }
-        self.captures.iter().map(|(_, duration)| *duration).sum()
+        self.captures.iter().map(|taken| taken.duration).sum()
     }
 
-    /// Adds a capture that is let through. It counts in full, also when it ends early: who cancels
-    /// has cost the host a start.
-    pub fn add(&mut self, now: MonotonicTime, duration: Duration) {
-        self.captures.push_back((now, duration));
+    /// Adds a capture that is let through, which counts in full from now on. Returns its number.
+    pub fn add(&mut self, now: MonotonicTime, duration: Duration) -> u64 {
+        self.last += 1;
+        self.captures.push_back(Taken {
+            number: self.last,
+            asked: now,
+            duration,
+        });
+        self.last
+    }
+
+    /// Gives back what a capture that has ended did not use. Each costs its start: who cancels one
+    /// after the other has no more of them.
+    pub fn end(&mut self, number: u64, now: MonotonicTime) {
+        // The newest are behind.
+        let mut all = self.captures.iter_mut().rev();
+        if let Some(taken) = all.find(|taken| taken.number == number) {
+            let used = now.since(taken.asked).max(CHARGE_MIN);
+            taken.duration = taken.duration.min(used);
+        }
     }
 }
 
@@ -332,6 +357,25 @@ mod tests {
             ..policy()
         };
         denied(&policy, &request("cpu-clock"), "`captures.remote`");
+    }
+
+    #[test]
+    fn what_ends_early_counts_for_what_it_took_and_no_less_than_its_start() {
+        let mut spent = Spent::default();
+        let (start, minute) = (MonotonicTime(1), Duration::from_secs(60));
+        let long = spent.add(start, 10 * minute);
+        let short = spent.add(start, 10 * minute);
+        let full = spent.add(start, minute);
+        spent.end(long, start.plus(2 * minute));
+        assert_eq!(spent.at(start), 13 * minute);
+        spent.end(short, start.plus(Duration::from_millis(5)));
+        assert_eq!(spent.at(start), 3 * minute + CHARGE_MIN);
+        // Its last reports take their time; and an end that is told again changes nothing.
+        spent.end(full, start.plus(2 * minute));
+        spent.end(long, start.plus(9 * minute));
+        assert_eq!(spent.at(start), 3 * minute + CHARGE_MIN);
+        assert_eq!(spent.at(start.plus(HOUR)), Duration::ZERO);
+        spent.end(long, start.plus(HOUR));
     }
 
     #[test]

@@ -45,9 +45,6 @@ enum StreamError {
     /// The collector ended it.
     #[error("the collector ended the stream")]
     Ended,
-    /// The host belongs to another fleet now, or to none.
-    #[error("this host has left the collector's fleet")]
-    Moved,
     /// It says nothing.
     #[error("the collector has been silent for {} s", .0.as_secs())]
     Silent(Duration),
@@ -153,7 +150,7 @@ async fn run_stream(control: &Control, welcomed: &mut bool) -> Result<(), Stream
     let result = tokio::select! {
         result = run_stream_on(control, &link, welcomed) => result,
         // Captures that it asked for end with it.
-        () = connection.moved(&link) => Err(StreamError::Moved),
+        () = connection.moved(&link) => Err(ConnectError::Moved.into()),
     };
     if result.as_ref().is_err_and(StreamError::blames_connection) {
         connection.give_up(&link);

@@ -99,9 +99,12 @@ impl Target {
 /// Why there is no connection.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ConnectError {
-    /// The host has left its fleet.
+    /// The host is a member of no fleet any more.
     #[error("this host has left its fleet")]
     Left,
+    /// The connection is of a membership that is over.
+    #[error("this host has joined again, or left its fleet")]
+    Moved,
     /// The collector cannot be reached.
     #[error("failed to connect")]
     Unreachable(#[source] Arc<tonic::transport::Error>),
@@ -213,7 +216,7 @@ impl Connection {
         }
         tokio::select! {
             () = sleep_until(attempts.next_at) => {}
-            () = moved => return Err(ConnectError::Left),
+            () = moved => return Err(ConnectError::Moved),
         }
         match channel(&self.target, self.dialer.as_ref()).await {
             Ok(channel) => {

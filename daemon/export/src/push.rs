@@ -92,7 +92,7 @@ async fn connect_once(
     let result = tokio::select! {
         result = session.run(link.channel.clone()) => result,
         () = send_others(exporter, &link) => Ok(()),
-        () = exporter.connection.moved(&link) => return (Err(ConnectError::Left.into()), true),
+        () = exporter.connection.moved(&link) => return (Err(ConnectError::Moved.into()), true),
     };
     if result.as_ref().is_err_and(SessionError::blames_connection) {
         exporter.connection.give_up(&link);

@@ -62,6 +62,26 @@ pub enum EnrollError {
         /// The error of the check.
         source: tonic::transport::Error,
     },
+    /// The listener there does not speak TLS: it is the collector's local port, or something else.
+    #[error(
+        "failed to connect to `{address}`: what listens there does not speak TLS; hosts join at \
+         the port of the collector's `listen.tls`, which is {} by default",
+        profile::fleet::COLLECTOR_TLS_PORT
+    )]
+    NoTls {
+        /// Its address.
+        address: String,
+    },
+    /// The listener there is for browsers.
+    #[error(
+        "failed to connect to `{address}`: that is a port for browsers; hosts join at the port of \
+         the collector's `listen.tls`, which is {} by default",
+        profile::fleet::COLLECTOR_TLS_PORT
+    )]
+    Page {
+        /// Its address.
+        address: String,
+    },
     /// There was no answer in time.
     #[error("failed to connect to `{address}` within {} s", CONNECT_MAX.as_secs())]
     Late {
@@ -188,6 +208,7 @@ async fn connect(
 
 /// Why there is no connection, in the words of whoever reads it.
 fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
+    use rustls::AlertDescription;
     use rustls::CertificateError::{
         Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
     };
@@ -200,6 +221,10 @@ fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
             UnknownIssuer => EnrollError::WrongFleet { address, source },
             _ => EnrollError::Connect { address, source },
         },
+        Some(rustls::Error::InvalidMessage(_)) => EnrollError::NoTls { address },
+        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
+            EnrollError::Page { address }
+        }
         _ => EnrollError::Connect { address, source },
     }
 }

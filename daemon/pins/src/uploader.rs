@@ -255,7 +255,7 @@ impl PinUploader {
         let result = tokio::select! {
             result = self.bring_over(channel, pin, has_capture, head_first) => result,
             // Not to a fleet that the host has just left.
-            () = connection.moved(&link) => Err(UploadError::Connect(ConnectError::Left)),
+            () = connection.moved(&link) => Err(UploadError::Connect(ConnectError::Moved)),
         };
         if result.as_ref().is_err_and(UploadError::blames_connection) {
             connection.give_up(&link);

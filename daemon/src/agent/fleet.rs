@@ -17,7 +17,7 @@ use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
-use tonic::Status;
+use tonic::{Code, Status};
 
 /// First and longest wait before a host that joins by a file tries again.
 const TRY_AGAIN: Duration = Duration::from_secs(2);
@@ -361,9 +361,15 @@ fn last_words(text: &str) -> Option<(&str, &str)> {
 fn refusal(error: &JoinError) -> Status {
     let text = with_causes(error);
     match error {
-        JoinError::Enroll(EnrollError::Refused(status)) => Status::new(status.code(), text),
-        JoinError::Enroll(EnrollError::Address { .. }) => Status::invalid_argument(text),
-        JoinError::Enroll(EnrollError::WrongFleet { .. }) => Status::unauthenticated(text),
+        // Who asks has proved enough to this agent: it is the invitation that lacks something.
+        JoinError::Enroll(EnrollError::Refused(status)) => match status.code() {
+            Code::Unauthenticated | Code::PermissionDenied => Status::failed_precondition(text),
+            code => Status::new(code, text),
+        },
+        JoinError::Enroll(
+            EnrollError::Address { .. } | EnrollError::NoTls { .. } | EnrollError::Page { .. },
+        ) => Status::invalid_argument(text),
+        JoinError::Enroll(EnrollError::WrongFleet { .. }) => Status::failed_precondition(text),
         JoinError::Enroll(_) => Status::unavailable(text),
         JoinError::OfFiles => Status::failed_precondition(text),
         JoinError::Store(_) | JoinError::Files(_) | JoinError::Thread => Status::internal(text),
@@ -373,6 +379,21 @@ fn refusal(error: &JoinError) -> Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_refused_invitation_is_not_a_missing_token_for_the_agent() {
+        for (told, expected) in [
+            (Code::Unauthenticated, Code::FailedPrecondition),
+            (Code::PermissionDenied, Code::FailedPrecondition),
+            (Code::AlreadyExists, Code::AlreadyExists),
+            (Code::Unavailable, Code::Unavailable),
+        ] {
+            let refused = Status::new(told, "the invitation is used up");
+            let status = refusal(&JoinError::Enroll(EnrollError::Refused(refused)));
+            assert_eq!(status.code(), expected, "{told:?}");
+            assert!(status.message().ends_with("used up"), "{status}");
+        }
+    }
 
     #[test]
     fn a_printed_line_has_the_address_before_the_invitation() {

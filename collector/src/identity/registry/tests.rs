@@ -332,3 +332,26 @@ fn what_cannot_be_an_invitation_is_refused() {
         ..Invitation::default()
     }));
 }
+
+#[test]
+fn names_of_removed_hosts_are_known_until_somebody_has_them() {
+    let case = case();
+    let removed = |since| {
+        let names = case.registry.removed_since(since).expect("reads");
+        names.into_iter().collect::<Vec<_>>()
+    };
+    for (id, key) in [("a", 1), ("b", 2)] {
+        let credential = case.invite(&Invitation::default());
+        case.enroll((id, id, key), Some(&credential), NOW)
+            .expect("let in");
+    }
+    assert!(removed(0).is_empty());
+    case.registry.remove("a", NOW + 5).expect("removed");
+    assert_eq!(removed(NOW + 5), ["a"]);
+    assert!(removed(NOW + 6).is_empty());
+    // Another machine has its name.
+    let credential = case.invite(&Invitation::default());
+    case.enroll(("c", "a", 3), Some(&credential), NOW + 6)
+        .expect("let in");
+    assert!(removed(NOW).is_empty());
+}

@@ -311,10 +311,10 @@ async fn the_status_of_the_store_is_for_those_who_see_all() {
     };
     let all = ask(stage.rig.channel().await).await;
     assert_eq!((all.hosts_blind, all.blind_hosts.len()), (2, 2));
-    assert!(!all.counters.is_empty() && all.store_bytes_max > 0);
+    assert!(!all.counters.is_empty() && all.store_bytes_max > 0 && !all.scoped);
     for (scope, whole) in [(PART, false), (WHOLE, true)] {
         let seen = ask(stage.as_caller(&caller("eve", scope)).await).await;
-        assert_eq!(seen.version, all.version);
+        assert_eq!((&seen.version, seen.scoped), (&all.version, true));
         assert_eq!((seen.kept, seen.store_bytes_max), (all.kept, 0), "{scope}");
         assert_eq!((seen.streams, seen.counters.len()), (0, 0), "{scope}");
         let [blind] = &seen.blind_hosts[..] else {

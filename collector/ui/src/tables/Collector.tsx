@@ -33,26 +33,47 @@ export function Collector({ answer }: { answer: StatusResponse }) {
         <dd>
           <Name text={[answer.store, answer.storeVersion].filter(Boolean).join(', ')} empty="unknown" />
         </dd>
-        <dt>On disk</dt>
-        <dd>
-          {most > 0 ? (
-            <Bar
-              fraction={used / most}
-              tone={used > 0.95 * most ? 'bad' : ''}
-            >{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar>
-          ) : (
-            format.bytes(used)
-          )}
-        </dd>
+        {!answer.scoped && (
+          <>
+            <dt>On disk</dt>
+            <dd>
+              {most > 0 ? (
+                <Bar
+                  fraction={used / most}
+                  tone={used > 0.95 * most ? 'bad' : ''}
+                >{`${format.bytes(used)} of ${format.bytes(most)}`}</Bar>
+              ) : (
+                format.bytes(used)
+              )}
+            </dd>
+          </>
+        )}
         <dt>Data from–to</dt>
         <dd>
           {kept && kept.endUnixNs > kept.startUnixNs
             ? `${format.span(toMs(kept.startUnixNs), toMs(kept.endUnixNs))} (${format.duration(Number(kept.endUnixNs - kept.startUnixNs))})`
             : 'nothing yet'}
         </dd>
-        <dt>Agents connected</dt>
-        <dd>{format.count(Number(answer.streams))}</dd>
+        {!answer.scoped && (
+          <>
+            <dt>Agents connected</dt>
+            <dd>{format.count(Number(answer.streams))}</dd>
+          </>
+        )}
       </dl>
+      {answer.scoped ? (
+        <p class="soft">Your login has a scope: what is of the complete fleet is not shown.</p>
+      ) : (
+        <OfAll answer={answer} />
+      )}
+    </section>
+  );
+}
+
+/** What only those are told who see the complete fleet. */
+function OfAll({ answer }: { answer: StatusResponse }) {
+  return (
+    <>
       <h3>Health</h3>
       {!answer.degradations.length ? (
         <p class="soft">OK</p>
@@ -71,7 +92,7 @@ export function Collector({ answer }: { answer: StatusResponse }) {
         <FilterInput label="Filter counters" placeholder="Filter counters" />
       </header>
       <Counters of={answer.counters} />
-    </section>
+    </>
   );
 }
 

@@ -77,11 +77,11 @@ export function Hosts({ answer, range, now, onCapture }: Props) {
           keyOf={(host) => `${host.hostId} ${host.bootId}`}
           rowClass={(host) => (severityOf(host) === 2 ? 'blind' : host.connected ? '' : 'away')}
           empty={
-            <Empty title={answer.hosts.length ? 'No matching hosts' : 'No host has sent data yet'}>
+            <Empty title={answer.hosts.length ? 'No matching hosts' : 'No hosts'}>
               {!answer.hosts.length && (
                 <p>
-                  Start an agent with `fleetprofd --collector HOST:PORT`. It appears after its first window of ten
-                  seconds.
+                  No host has sent data yet, or none is in the scope of your login. A host appears ten seconds after it
+                  has joined (`agent-ctl join`), or its agent was started with `fleetprofd --collector HOST:PORT`.
                 </p>
               )}
             </Empty>

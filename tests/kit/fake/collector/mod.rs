@@ -32,6 +32,8 @@ pub struct Behaviour {
     pub damaged: bool,
     /// Weights are larger than an answer can say.
     pub capped: bool,
+    /// Whoever asks has a scope.
+    pub scoped: bool,
     /// Every host is alive and well.
     pub healthy: bool,
     /// Hosts that are well now sent nothing for half of the range.
@@ -517,6 +519,17 @@ impl QueryService for Fake {
                 ..Degradation::default()
             }],
         };
+        if self.behaviour.scoped {
+            return Ok(Response::new(StatusResponse {
+                version: "0.1.0".into(),
+                store: "embedded".into(),
+                store_version: "SQLite 3.51".into(),
+                started_unix_ns: NOW_NS - 7260 * S,
+                now_unix_ns: NOW_NS,
+                scoped: true,
+                ..StatusResponse::default()
+            }));
+        }
         Ok(Response::new(StatusResponse {
             version: "0.1.0\x07".into(),
             store: "embedded".into(),
