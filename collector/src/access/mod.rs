@@ -20,7 +20,7 @@ pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
 pub(crate) use sessions::{Hash, SECRET_BYTES, hash, secret};
 pub use sessions::{LASTS_S as SESSION_LASTS_S, Visitor};
 pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
-pub use table::{READS, Who, refusal, web_refusal, who_may};
+pub use table::{READS, Who, refusal, web_refusal, web_rows, who_may};
 
 use crate::audit::Event;
 use sessions::LASTS_S;
