@@ -138,7 +138,8 @@ impl Site {
         self.ask("GET", path, more, "").await
     }
 
-    async fn log_in(&self, token: &str) -> Reply {
+    /// What comes of logging in with a token.
+    pub async fn log_in(&self, token: &str) -> Reply {
         let origin = "Origin: https://profiles.example.net\r\n";
         let body = format!("token {token}");
         self.ask("POST", "/api/login", origin, &body).await

@@ -2,6 +2,7 @@
 //! record of it.
 
 mod ends;
+mod http;
 mod limits;
 mod record;
 mod roles;
