@@ -196,6 +196,7 @@ pub async fn serve_confined(
         thread: "fp-audit",
         source,
     })?;
+    hosts.audited_by(audit.clone());
     audit.note(
         Event::by("collector", String::new(), "start").with("version", env!("CARGO_PKG_VERSION")),
     );
@@ -337,10 +338,11 @@ pub async fn serve_confined(
         let closed = close(&store, &hosts);
         symbols.close();
         annotations.close();
-        if let Some(people) = people
-            && let Err(error) = people.keep_used()
-        {
-            tracing::debug!(%error, "failed to store when tokens were last used");
+        if let Some(people) = people {
+            people.sum_all();
+            if let Err(error) = people.keep_used() {
+                tracing::debug!(%error, "failed to store when tokens were last used");
+            }
         }
         audit.note(Event::by("collector", String::new(), "stop"));
         audit.close();

@@ -12,7 +12,7 @@ mod sessions;
 mod sign_ins;
 mod table;
 
-pub(crate) use failures::{Failures, network};
+pub(crate) use failures::{Whom, network};
 pub(crate) use people::RETRY_AFTER;
 pub use people::{AccessError, NewPerson, People, Person};
 pub use scope::Scope;

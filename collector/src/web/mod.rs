@@ -398,6 +398,13 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
             return Redirect::to(login::PATH).into_response();
         }
         site.metrics.calls_denied.inc();
+        if let Some(asking) = &asking
+            && status.code() == Code::PermissionDenied
+        {
+            let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+            let event = asking.caller.event(peer, "denied");
+            door.people.deny(event, &path, status.message());
+        }
         return turned_away(&path, status);
     }
     let Some(asking) = asking else {
@@ -549,6 +556,7 @@ async fn file(
         Ok(caller) => caller,
         Err(status) => return turned_away("", status),
     };
+    let name = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
     let made = match name.split('.').next() {
         Some("capture") => {
             capture_file::make(&site.queries, &site.control, caller, &name, pairs).await
@@ -556,7 +564,6 @@ async fn file(
         Some("pin") => pin_file::make((&site.queries, &site.pins), caller, &name, pairs).await,
         _ => download::make(&site.queries, &caller, &name, pairs).await,
     };
-    let name = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
     match made {
         Ok(download::File {
             head,
@@ -614,13 +621,6 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> hyper::Response<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_reading_is_on_record_however_its_path_is_spelled() {
-        let get = |path| read_of(&Method::GET, path);
-        assert_eq!(get("/api/capture.svg").as_deref(), Some("capture.svg"));
-        assert_eq!(get("/api/%63apture.svg").as_deref(), Some("capture.svg"));
-        let profile = "/fleetprof.collector.v1.CaptureService/Profile";
     use crate::access::Role;
 
     #[test]
@@ -655,6 +655,13 @@ mod tests {
             assert!(!may(&format!("{path}x"), Role::Admin), "{path}x");
         }
     }
+
+    #[test]
+    fn a_reading_is_on_record_however_its_path_is_spelled() {
+        let get = |path| read_of(&Method::GET, path);
+        assert_eq!(get("/api/capture.svg").as_deref(), Some("capture.svg"));
+        assert_eq!(get("/api/%63apture.svg").as_deref(), Some("capture.svg"));
+        let profile = "/fleetprof.collector.v1.CaptureService/Profile";
         assert_eq!(read_of(&Method::POST, profile).as_deref(), Some("Profile"));
     }
 
