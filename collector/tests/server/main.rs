@@ -1,6 +1,7 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
 mod annotations;
+mod attacks;
 mod captures;
 mod confined;
 mod connections;
