@@ -104,6 +104,8 @@ pub struct WebProxy {
     pub user_header: Option<String>,
     /// Has their role.
     pub role_header: Option<String>,
+    /// Has their scope.
+    pub scope_header: Option<String>,
     /// Their role where it has none.
     pub role: String,
 }
@@ -300,6 +302,7 @@ impl Default for Config {
                 },
             },
             auth: Auth::default(),
+                    scope_header: None,
             identity: Identity {
                 host_days: 30,
                 outside: Outside::default(),
