@@ -130,6 +130,9 @@ impl WebProxy {
 pub struct Identity {
     /// How long the certificate of a host lasts, days.
     pub host_days: u32,
+    /// In place of that, for tests of what renews; no key sets it.
+    #[serde(skip)]
+    pub host_lasts: Option<Duration>,
     /// Section `identity.outside`.
     pub outside: Outside,
 }
@@ -150,7 +153,8 @@ pub struct Outside {
 impl Identity {
     /// How long the certificate of a host lasts.
     pub fn host_lasts(&self) -> Duration {
-        Duration::from_secs(u64::from(self.host_days) * 86_400)
+        let days = Duration::from_secs(u64::from(self.host_days) * 86_400);
+        self.host_lasts.unwrap_or(days)
     }
 }
 
@@ -298,13 +302,14 @@ impl Default for Config {
                     from: None,
                     user_header: None,
                     role_header: None,
+                    scope_header: None,
                     role: "viewer".to_owned(),
                 },
             },
             auth: Auth::default(),
-                    scope_header: None,
             identity: Identity {
                 host_days: 30,
+                host_lasts: None,
                 outside: Outside::default(),
             },
             audit: AuditLog {

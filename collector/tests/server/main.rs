@@ -28,6 +28,7 @@ mod pins;
 mod program;
 mod query;
 mod rig;
+mod rotation;
 mod scopes;
 mod several;
 mod symbols;
