@@ -287,7 +287,7 @@ pub async fn serve_members(
         people,
         audit_reads,
     } = gatehouse;
-    let enrollment = Enrollment::new(fleet.clone(), people.audit().clone());
+    let enrollment = Enrollment::new(fleet.clone(), people.clone());
     let enrolling =
         Enrolling::new(enrollment).max_decoding_message_size(identity::REQUEST_BYTES_MAX);
     let health_service = health(&shutdown).await;

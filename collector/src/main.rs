@@ -4,18 +4,18 @@
 
 use clap::Parser;
 use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
-use collector::confine;
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
 use collector::store::embedded;
 use collector::store::open::{self, OpenError};
 use collector::time::Clock;
+use collector::{audit, confine};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use sd_notify::NotifyState;
 use std::error::Error;
 use std::io::Write;
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -31,6 +31,7 @@ Examples:
   fleetprof-collector --data-dir /tmp/fleet             keep the data elsewhere
   fleetprof-collector --set retention.disk_gib=100      override one key of the configuration
   fleetprof-collector --check-config collector.yaml     check a configuration
+  fleetprof-collector audit verify /srv/copies/audit    check files of an audit log
 
 Agents push to --listen-grpc, and `agent-ctl --collector` connects there; the page is at \
 --listen-http.
@@ -40,7 +41,10 @@ Exit codes: 0 stopped as asked, 1 failed, 2 usage, 3 configuration, 4 permission
 /// Store the profiles of a fleet, and answer queries about them.
 #[derive(Parser)]
 #[command(name = "fleetprof-collector", version, after_help = EXAMPLES)]
+#[command(args_conflicts_with_subcommands = true)]
 struct Args {
+    #[command(subcommand)]
+    command: Option<Command>,
     /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
@@ -68,6 +72,29 @@ struct Args {
     /// Check this configuration file and exit: code 0 if it is valid, 3 if it is not
     #[arg(long, value_name = "FILE", conflicts_with = "config")]
     check_config: Option<PathBuf>,
+}
+
+#[derive(clap::Subcommand)]
+enum Command {
+    /// Check the files of an audit log
+    Audit {
+        #[command(subcommand)]
+        action: AuditAction,
+    },
+}
+
+#[derive(clap::Subcommand)]
+enum AuditAction {
+    /// Check that the files of a log are complete and unchanged, without a collector
+    #[command(after_help = "\
+Without head.json, which says what the last line was, lines that are missing at the end are not \
+found: compare the last number and hash with what you noted.
+
+Exit code 1: something is wrong, or the files cannot be read")]
+    Verify {
+        /// Directory with the files: `audit` in the data_dir of a stopped collector, or a copy
+        directory: PathBuf,
+    },
 }
 
 /// Exit codes.
@@ -107,6 +134,10 @@ type SetLogLevel = Box<dyn Fn(&Config) + Send>;
 
 fn main() -> ExitCode {
     let args = Args::parse();
+    if let Some(Command::Audit { action }) = &args.command {
+        let AuditAction::Verify { directory } = action;
+        return verify_audit(directory);
+    }
     let check = args.check || args.check_config.is_some();
     let source = match source(args) {
         Ok(source) => source,
@@ -150,6 +181,49 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error, exit(&*error)),
     }
+}
+
+/// Checks the files of an audit log that nobody writes to.
+fn verify_audit(directory: &Path) -> ExitCode {
+    let found = match audit::verify_dir(directory) {
+        Ok(found) => found,
+        Err(error) => {
+            let directory = directory.display();
+            let _ = writeln!(
+                std::io::stderr(),
+                "error: failed to read the audit log in `{directory}`: {error}"
+            );
+            return ExitCode::from(Exit::Failed as u8);
+        }
+    };
+    // Names of files, and what is in them, are somebody else's.
+    let clean = |text: &str| profile::text::printable(text).into_owned();
+    let mut out = std::io::stdout();
+    for problem in &found.problems {
+        let _ = writeln!(out, "{}", clean(problem));
+    }
+    if !found.problems.is_empty() {
+        let _ = writeln!(
+            std::io::stderr(),
+            "error: the audit log was changed or is damaged"
+        );
+        return ExitCode::from(Exit::Failed as u8);
+    }
+    let end = match found.behind {
+        Some(0) => "complete and unchanged".to_owned(),
+        Some(behind) => format!(
+            "unchanged; the last {behind} are behind the line that head.json says is the last"
+        ),
+        None => {
+            "unchanged; without head.json nothing says whether that is the last line".to_owned()
+        }
+    };
+    let _ = writeln!(
+        out,
+        "{} lines, {} to {}, {end}; the hash of the last line is {}",
+        found.lines, found.first_seq, found.last_seq, found.last_hash
+    );
+    ExitCode::SUCCESS
 }
 
 /// Flags are the last word: each stands for a key.

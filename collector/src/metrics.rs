@@ -206,6 +206,9 @@ counted! {
     Counter fleetprof_collector_audit_dropped_total = audit_dropped;
     /// Captures and changes of the fleet refused because the audit log could not record them.
     Counter fleetprof_collector_audit_refused_total = audit_refused;
+    /// Times the audit log was found changed by somebody else: a file that was replaced, or lines
+    /// that are missing. The audit log says what.
+    Counter fleetprof_collector_audit_damaged_total = audit_damaged;
     /// 1 while the audit log cannot be written.
     Gauge fleetprof_collector_audit_failing = audit_failing;
     /// Failed logins, and calls with an invalid token.

@@ -124,6 +124,7 @@ pub async fn serve_confined(
     let started = (clock.clone(), given_up);
     let queries = parts::queries(config, &store, &hosts, started, &metrics);
     let audit = parts::audit(config, clock.clone(), &metrics)?;
+    hosts.audited_by(audit.clone());
     let people = match &fleet {
         Some(fleet) => Some(parts::people(config, fleet, &clock, &audit, &metrics)?),
         None => None,
@@ -246,10 +247,11 @@ pub async fn serve_confined(
         let closed = close(&store, &hosts);
         symbols.close();
         annotations.close();
-        if let Some(people) = people
-            && let Err(error) = people.keep_used()
-        {
-            tracing::debug!(%error, "failed to store when tokens were last used");
+        if let Some(people) = people {
+            people.sum_all();
+            if let Err(error) = people.keep_used() {
+                tracing::debug!(%error, "failed to store when tokens were last used");
+            }
         }
         audit.note(Event::by("collector", String::new(), "stop"));
         audit.close();

@@ -1,9 +1,10 @@
-//! Tracks failed attempts with tokens and invitations: each address gets an answer a few times a
-//! minute, and the log gets one line for all of them.
+//! Tracks failed attempts with tokens and invitations, and calls that are not allowed: each address
+//! and each person gets an answer a few times a minute, and the log gets one line for all of them.
 //!
 //! Nobody can guess 160 bits; this bounds the work and the log lines that attempts cause. A valid
 //! token is accepted whatever others tried from the same address.
 
+use crate::audit::{Audit, Event};
 use crate::sync::lock;
 use std::collections::HashMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -11,15 +12,42 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// For how long failures are summed.
-const WINDOW: Duration = Duration::from_secs(60);
+pub(crate) const SUMMED: Duration = Duration::from_secs(60);
 
 /// Failures of one address in that time that are answered with what is wrong.
 const ANSWERED_MAX: u64 = 10;
 
-/// Most addresses with separate counts. All further ones share one count.
+/// Addresses and persons that are told apart. Those beyond it are one.
 const ADDRESSES_MAX: usize = 1024;
 
-/// A failed attempt.
+/// Whose failures are summed.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Whom {
+    /// Whoever has this address, or one of its network.
+    Address(IpAddr),
+    /// A person or a host, by name.
+    Named(String),
+    /// Many, or somebody without an address.
+    Many,
+}
+
+impl Whom {
+    /// By the address of a connection.
+    pub(crate) fn at(address: Option<IpAddr>) -> Whom {
+        address.map_or(Whom::Many, |address| Whom::Address(network(address)))
+    }
+
+    /// As the log has it: who, and where.
+    pub(crate) fn told(&self) -> (&str, String) {
+        match self {
+            Whom::Address(address) => ("", address.to_string()),
+            Whom::Named(name) => (name, String::new()),
+            Whom::Many => ("", "many addresses".to_owned()),
+        }
+    }
+}
+
+/// What a failure is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Failed {
     /// It is the first of its address for some time, which goes to the log.
@@ -31,8 +59,8 @@ pub(crate) struct Failed {
 /// Failures of an address that are reported together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Sum {
-    /// None: of many.
-    pub address: Option<IpAddr>,
+    /// Who failed.
+    pub whom: Whom,
     /// Failures besides those with a line of their own.
     pub count: u64,
 }
@@ -46,16 +74,16 @@ struct Tried {
 
 /// See the file.
 #[derive(Default)]
-pub(crate) struct Failures(Mutex<HashMap<Option<IpAddr>, Tried>>);
+pub(crate) struct Failures(Mutex<HashMap<Whom, Tried>>);
 
 impl Failures {
     /// Counts one. On record by itself is the first; with `each`, every one until there are too
     /// many.
-    pub(crate) fn count(&self, address: Option<IpAddr>, now: Instant, each: bool) -> Failed {
+    pub(crate) fn count(&self, whom: Whom, now: Instant, each: bool) -> Failed {
         let mut tried = lock(&self.0);
-        let mut key = address.map(network);
+        let mut key = whom;
         if !tried.contains_key(&key) && tried.len() >= ADDRESSES_MAX {
-            key = None;
+            key = Whom::Many;
         }
         let entry = tried.entry(key).or_insert(Tried {
             since: now,
@@ -76,20 +104,24 @@ impl Failures {
     /// Whether there are too many of an address: when to come again.
     pub(crate) fn limited(&self, address: Option<IpAddr>, now: Instant) -> Option<Duration> {
         let tried = lock(&self.0);
-        let all = || tried.get(&None).filter(|_| tried.len() >= ADDRESSES_MAX);
-        let known = tried.get(&address.map(network)).or_else(all)?;
-        let is_over = now.saturating_duration_since(known.since) >= WINDOW;
+        let all = || {
+            tried
+                .get(&Whom::Many)
+                .filter(|_| tried.len() >= ADDRESSES_MAX)
+        };
+        let known = tried.get(&Whom::at(address)).or_else(all)?;
+        let is_over = now.saturating_duration_since(known.since) >= SUMMED;
         (!is_over && known.count >= ANSWERED_MAX).then(|| known.left(now))
     }
 
     /// Sums with an elapsed time and more than one failure.
     pub(crate) fn sums(&self, now: Instant) -> Vec<Sum> {
         let mut sums = Vec::new();
-        lock(&self.0).retain(|address, tried| {
-            let keep = now.saturating_duration_since(tried.since) < WINDOW;
+        lock(&self.0).retain(|whom, tried| {
+            let keep = now.saturating_duration_since(tried.since) < SUMMED;
             if !keep && tried.count > tried.told {
                 sums.push(Sum {
-                    address: *address,
+                    whom: whom.clone(),
                     count: tried.count - tried.told,
                 });
             }
@@ -99,13 +131,55 @@ impl Failures {
     }
 }
 
+/// Refusals of one kind, on record: each by itself until there are too many of somebody in a
+/// minute, and these as a sum.
+pub(crate) struct Refusals {
+    failures: Failures,
+    audit: Audit,
+    action: &'static str,
+    /// What is said of those beyond.
+    more: &'static str,
+}
+
+impl Refusals {
+    pub(crate) fn new(audit: Audit, action: &'static str, more: &'static str) -> Refusals {
+        Refusals {
+            failures: Failures::default(),
+            audit,
+            action,
+            more,
+        }
+    }
+
+    /// Puts one on record, with what `event` adds to it.
+    pub(crate) fn note(&self, whom: Whom, event: Event, why: &str) -> Failed {
+        let failed = self.failures.count(whom, Instant::now(), true);
+        if failed.limited.is_none() {
+            let why = why.lines().next().unwrap_or_default();
+            self.audit.note(event.ended(&format!("failed: {why}")));
+        }
+        failed
+    }
+
+    /// Puts the sums of those on record whose time is over by `now`.
+    pub(crate) fn sum(&self, now: Instant) {
+        for sum in self.failures.sums(now) {
+            let (who, address) = sum.whom.told();
+            tracing::warn!(who, address, count = sum.count, "{}", self.more);
+            let event = Event::by(who, address, self.action).with("count", sum.count);
+            self.audit
+                .note(event.ended(&format!("failed: {}", self.more)));
+        }
+    }
+}
+
 impl Tried {
     fn limited(&self, now: Instant) -> Option<Duration> {
         (self.count > ANSWERED_MAX).then(|| self.left(now))
     }
 
     fn left(&self, now: Instant) -> Duration {
-        let left = WINDOW.saturating_sub(now.saturating_duration_since(self.since));
+        let left = SUMMED.saturating_sub(now.saturating_duration_since(self.since));
         left.max(Duration::from_secs(1))
     }
 }
@@ -128,21 +202,21 @@ mod tests {
     #[test]
     fn ten_thousand_guesses_are_one_line_and_one_sum() {
         let failures = Failures::default();
-        let (address, now) = (Some([10, 0, 0, 1].into()), Instant::now());
+        let (whom, now) = (Whom::Address([10, 0, 0, 1].into()), Instant::now());
         let tried: Vec<Failed> = (0..10_000)
-            .map(|_| failures.count(address, now, false))
+            .map(|_| failures.count(whom.clone(), now, false))
             .collect();
         assert_eq!(tried.iter().filter(|failed| failed.first).count(), 1);
         let answered = tried.iter().filter(|failed| failed.limited.is_none());
         assert_eq!(answered.count() as u64, ANSWERED_MAX);
         assert_eq!(failures.sums(now), []);
-        let now = now + WINDOW;
+        let now = now + SUMMED;
         let sum = Sum {
-            address,
+            whom: whom.clone(),
             count: 9_999,
         };
         assert_eq!(failures.sums(now), [sum]);
-        assert!(failures.count(address, now, false).first);
+        assert!(failures.count(whom, now, false).first);
     }
 
     #[test]
@@ -150,14 +224,31 @@ mod tests {
         let (failures, now) = (Failures::default(), Instant::now());
         for low in 0..10_000_u16 {
             let address = Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, low);
-            failures.count(Some(address.into()), now, false);
+            failures.count(Whom::at(Some(address.into())), now, false);
         }
         assert_eq!(lock(&failures.0).len(), 1);
         for low in 0..10_000_u32 {
-            failures.count(Some(IpAddr::V4(low.into())), now, false);
+            failures.count(Whom::at(Some(IpAddr::V4(low.into()))), now, false);
         }
         assert_eq!(lock(&failures.0).len(), ADDRESSES_MAX + 1);
-        let other = failures.count(Some([10, 1, 1, 1].into()), now, false);
+        let other = failures.count(Whom::at(Some([10, 1, 1, 1].into())), now, false);
         assert!(other.limited.is_some());
+    }
+
+    #[test]
+    fn a_person_is_told_apart_from_the_address_they_share() {
+        let (failures, now) = (Failures::default(), Instant::now());
+        let named = |name: &str| Whom::Named(name.to_owned());
+        for _ in 0..100 {
+            failures.count(named("anna"), now, true);
+        }
+        assert!(failures.count(named("anna"), now, true).limited.is_some());
+        assert!(failures.count(named("ben"), now, true).limited.is_none());
+        let now = now + SUMMED;
+        let sum = Sum {
+            whom: named("anna"),
+            count: 101 - ANSWERED_MAX,
+        };
+        assert_eq!(failures.sums(now), [sum]);
     }
 }

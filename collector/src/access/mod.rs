@@ -12,7 +12,7 @@ mod service;
 mod sessions;
 mod table;
 
-pub(crate) use failures::{Failures, network};
+pub(crate) use failures::{Whom, network};
 pub(crate) use people::RETRY_AFTER;
 pub use people::{NewPerson, People, SIGN_IN_NAME_BYTES_MAX, Settings, SignIn, Visitor};
 pub use person::Person;
@@ -20,7 +20,7 @@ pub use scope::Scope;
 pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
 pub use sessions::LASTS_S as SESSION_LASTS_S;
 pub(crate) use sessions::{Hash, SECRET_BYTES, hash, secret};
-pub use table::{READS, Who, refusal, web_refusal, who_may};
+pub use table::{READS, Who, refusal, web_refusal, web_rows, who_may};
 
 use crate::audit::Event;
 use people::PEOPLE_MAX;

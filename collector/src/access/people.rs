@@ -10,7 +10,7 @@ mod sign_ins;
 pub use logins::Visitor;
 pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
 
-use super::failures::Failures;
+use super::failures::{Failures, Refusals, SUMMED, Whom};
 use super::person::{CALLS_MAX, Person};
 use super::sessions::{self, Sessions};
 use super::{AccessError, Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
@@ -89,6 +89,14 @@ pub struct People {
     failures: Failures,
     /// Failed logins with a provider.
     sign_ins_failed: Failures,
+    /// Calls that those may have whom a proxy names, by name.
+    proxied: Mutex<HashMap<String, Arc<Semaphore>>>,
+    /// Nobody ends what a proxy lets in. Held here: a call ends when this is gone.
+    proxied_ended: watch::Sender<bool>,
+    /// Calls that somebody known may not make.
+    pub(crate) denied: Refusals,
+    /// Hosts that were not let in.
+    pub(crate) unjoined: Refusals,
     clock: Clock,
     audit: Audit,
     metrics: Arc<Metrics>,
@@ -123,6 +131,10 @@ impl People {
             authority,
             failures: Failures::default(),
             sign_ins_failed: Failures::default(),
+            proxied: Mutex::default(),
+            proxied_ended: watch::Sender::new(false),
+            denied: Refusals::new(audit.clone(), "denied", "more calls that they may not make"),
+            unjoined: Refusals::new(audit.clone(), "join", "more hosts that may not join"),
             clock,
             audit,
             metrics,
@@ -234,6 +246,19 @@ impl People {
             before.ended.send_replace(true);
         }
         Ok((credential, person))
+    }
+
+    /// Whom a trusted proxy names. All of their requests share one bound of calls.
+    pub fn proxied(&self, caller: Caller) -> Arc<Person> {
+        let mut proxied = lock(&self.proxied);
+        if proxied.len() >= PEOPLE_MAX && !proxied.contains_key(&caller.name) {
+            // Those without a call under way have nothing to be known by.
+            proxied.retain(|_, calls| calls.available_permits() < CALLS_MAX);
+        }
+        let new = || Arc::new(Semaphore::new(CALLS_MAX));
+        let calls = proxied.entry(caller.name.clone()).or_insert_with(new);
+        let (calls, ended) = (calls.clone(), self.proxied_ended.clone());
+        Arc::new(Person::proxied(caller, self.now(), calls, ended))
     }
 
     pub(super) fn sessions(&self) -> &Sessions {
@@ -352,11 +377,11 @@ impl People {
         asked: bool,
     ) -> Status {
         self.metrics.logins_failed.inc();
-        let (address, now) = (peer.map(|peer| peer.ip()), Instant::now());
+        let (whom, now) = (Whom::at(peer.map(|peer| peer.ip())), Instant::now());
         if asked {
-            self.sign_ins_failed.count(address, now, false);
+            self.sign_ins_failed.count(whom.clone(), now, false);
         }
-        let failed = self.failures.count(address, now, true);
+        let failed = self.failures.count(whom, now, true);
         let outcome = why.lines().next().unwrap_or_default();
         match failed.limited {
             None => {
@@ -384,8 +409,8 @@ impl People {
 
     pub(super) fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
         self.metrics.logins_failed.inc();
-        let address = peer.map(|peer| peer.ip());
-        let failed = self.failures.count(address, Instant::now(), false);
+        let whom = Whom::at(peer.map(|peer| peer.ip()));
+        let failed = self.failures.count(whom, Instant::now(), false);
         if failed.first {
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
             tracing::warn!(peer, who, "invalid token");
@@ -399,23 +424,41 @@ impl People {
         }
     }
 
+    /// Puts on record that somebody known, who `event` names, may not make the call of a path.
+    pub(crate) fn deny(&self, event: Event, path: &str, why: &str) {
+        let call = path.trim_start_matches('/');
+        let call = call.trim_start_matches("fleetprof.collector.v1.");
+        let whom = Whom::Named(event.who().to_owned());
+        self.denied.note(whom, event.with("call", call), why);
+    }
+
+    /// Puts on record what was counted of failures, also those of the minute that has not passed.
+    pub fn sum_all(&self) {
+        self.sum(Instant::now() + SUMMED);
+    }
+
+    fn sum(&self, now: Instant) {
+        // They are in the other sums too.
+        self.sign_ins_failed.sums(now);
+        self.denied.sum(now);
+        self.unjoined.sum(now);
+        for sum in self.failures.sums(now) {
+            let (_, peer) = sum.whom.told();
+            tracing::warn!(peer, count = sum.count, "more invalid tokens");
+            let event = Event::by("", peer, "login")
+                .with("count", sum.count)
+                .ended("failed: more invalid tokens");
+            self.audit.note(event);
+        }
+    }
+
     /// Keeps when tokens were used last, and sums failures, until the end.
     pub async fn keep(self: Arc<Self>) {
         let mut tick = tokio::time::interval(KEEP_INTERVAL);
         tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
             tick.tick().await;
-            // They are in the other sums too.
-            self.sign_ins_failed.sums(Instant::now());
-            for sum in self.failures.sums(Instant::now()) {
-                let peer = sum.address.map(|address| address.to_string());
-                let peer = peer.unwrap_or_else(|| "many addresses".to_owned());
-                tracing::warn!(peer, count = sum.count, "more invalid tokens");
-                let event = Event::by("", peer, "login")
-                    .with("count", sum.count)
-                    .ended("failed: more invalid tokens");
-                self.audit.note(event);
-            }
+            self.sum(Instant::now());
             let people = self.clone();
             let keeping = move || people.keep_used().and_then(|()| people.keep_sessions());
             let kept = tokio::task::spawn_blocking(keeping);

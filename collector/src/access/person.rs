@@ -1,6 +1,6 @@
 //! A person or program with a token, and what ends their calls.
 
-use super::{Caller, SIGNED_IN};
+use super::{Caller, PROXIED, SIGNED_IN};
 use proto::credential::ID_BYTES;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicI64, Ordering};
@@ -58,6 +58,22 @@ impl Person {
             used_kept: AtomicI64::new(created),
             calls: calls.unwrap_or_else(|| Arc::new(Semaphore::new(CALLS_MAX))),
             ended: watch::Sender::new(false),
+        }
+    }
+
+    /// Somebody whom a trusted proxy names: for one request, with the calls of all of theirs.
+    pub(super) fn proxied(
+        caller: Caller,
+        now: i64,
+        calls: Arc<Semaphore>,
+        ended: watch::Sender<bool>,
+    ) -> Person {
+        let calls = Some(calls);
+        Person {
+            created_by: PROXIED.trim_end_matches(':').to_owned(),
+            ended,
+            // What the proxy says ends with each request.
+            ..Person::signed_in(caller, now, i64::MAX, calls)
         }
     }
 

@@ -2,6 +2,7 @@
 //! that is not in the table is rejected.
 
 use super::Role;
+use hyper::Method;
 use tonic::Status;
 
 /// The kind of caller.
@@ -112,23 +113,29 @@ const CALLS: [(&str, &[(&str, May)]); 12] = [
     ),
 ];
 
-/// Paths of the page's listener, where that asks who it is, that are no calls.
-const PATHS: [(&str, May); 13] = [
-    ("/healthz", Everybody),
-    ("/login", Everybody),
-    ("/login.js", Everybody),
-    ("/login.css", Everybody),
-    ("/login/oidc", Everybody),
-    ("/login/oidc/callback", Everybody),
-    ("/api/login", Everybody),
-    ("/api/logout", Everybody),
-    ("/api/session", People(Metrics)),
-    // To read them; whoever adds one is asked for more (`web/annotations.rs`).
-    ("/api/annotations", People(Viewer)),
-    ("/metrics", People(Metrics)),
-    ("/", People(Viewer)),
-    ("/index.html", People(Viewer)),
+/// Paths of the page's listener that are no calls, each with the method and who may, where that
+/// listener asks who it is. Whoever may get something may ask for its head alone.
+static PATHS: [(Method, &str, May); 16] = [
+    (Method::GET, "/healthz", Everybody),
+    (Method::GET, "/login", Everybody),
+    (Method::GET, "/login.js", Everybody),
+    (Method::GET, "/login.css", Everybody),
+    (Method::GET, "/login/oidc", Everybody),
+    (Method::GET, "/login/oidc/callback", Everybody),
+    (Method::GET, "/api/login", Everybody),
+    (Method::POST, "/api/login", Everybody),
+    (Method::POST, "/api/logout", Everybody),
+    (Method::GET, "/api/session", People(Metrics)),
+    (Method::GET, "/api/annotations", People(Viewer)),
+    (Method::POST, "/api/annotations", People(Operator)),
+    (Method::GET, "/metrics", People(Metrics)),
+    (Method::GET, "/api/profile.", People(Viewer)),
+    (Method::GET, "/api/capture.", People(Viewer)),
+    (Method::GET, "/api/pin.", People(Viewer)),
 ];
+
+/// Who may get the page, and the files that the program carries for it.
+const PAGE: May = People(Viewer);
 
 /// How calls start that read what is stored, for `audit.queries`.
 pub const READS: [&str; 4] = [
@@ -138,32 +145,51 @@ pub const READS: [&str; 4] = [
     "/fleetprof.collector.v1.AnnotationService/List",
 ];
 
-/// Starts of paths: downloads, and the page's own files.
-const FOLDERS: [(&str, May); 4] = [
-    ("/api/capture.", People(Viewer)),
-    ("/api/profile.", People(Viewer)),
-    ("/api/pin.", People(Viewer)),
-    ("/assets/", People(Viewer)),
-];
+/// True where a row of [`PATHS`] is of this path. One that ends in a dot is of files with any
+/// ending.
+fn is_of(row: &str, path: &str) -> bool {
+    match row.strip_suffix('.') {
+        Some(_) => path
+            .strip_prefix(row)
+            .is_some_and(|ending| !ending.contains('/')),
+        None => row == path,
+    }
+}
+
+/// Who may do what a request over HTTP asks for; none: nobody may. `is_page`: the program carries a
+/// file of the page for this path.
+fn web_may(method: &Method, path: &str, is_page: bool) -> Option<May> {
+    let method = match *method {
+        Method::HEAD => &Method::GET,
+        _ => method,
+    };
+    let mut rows = PATHS.iter();
+    if let Some((_, _, may)) = rows.find(|(own, row, _)| own == method && is_of(row, path)) {
+        return Some(*may);
+    }
+    (method == Method::GET && is_page).then_some(PAGE)
+}
+
+/// The rows of paths that are no calls, each with its method.
+pub fn web_rows() -> impl Iterator<Item = (&'static Method, &'static str)> {
+    PATHS.iter().map(|(method, path, _)| (method, *path))
+}
 
 /// Why a request over HTTP is refused: unknown callers may log in, known ones may not. None when it
-/// is not.
-pub fn web_refusal(path: &str, who: Who) -> Option<Status> {
+/// is not. What has no row is nobody's, but for files of the page (`is_page`).
+pub fn web_refusal((method, path): (&Method, &str), is_page: bool, who: Who) -> Option<Status> {
     if path.starts_with("/fleetprof.") {
         return refusal(path, who);
     }
-    let row = PATHS.iter().find(|(own, _)| *own == path);
-    let row = row.or_else(|| FOLDERS.iter().find(|(own, _)| path.starts_with(own)));
-    // Anything else is a file of the page, or does not exist.
-    let may = row.map_or(People(Viewer), |(_, may)| *may);
-    match (may, who) {
-        (Everybody, _) => None,
-        (People(least), Who::Person(role)) if role >= least => None,
-        (People(least), Who::Person(role)) => Some(Status::permission_denied(format!(
+    match (web_may(method, path, is_page), who) {
+        (Some(Everybody), _) => None,
+        (Some(People(least)), Who::Person(role)) if role >= least => None,
+        (Some(People(least)), Who::Person(role)) => Some(Status::permission_denied(format!(
             "the role `{}` may not do this; `{}` may",
             role.name(),
             least.name()
         ))),
+        (_, Who::Person(_)) => Some(Status::not_found("not found: the page is at /")),
         _ => Some(Status::unauthenticated("log in at /login, or send a token")),
     }
 }
@@ -223,6 +249,7 @@ mod tests {
     use prost_types::FileDescriptorSet;
     use proto::DESCRIPTORS;
     use std::collections::BTreeSet;
+    use tonic::Code;
 
     /// Every caller there is.
     const ALL: [Who; 7] = [
@@ -273,14 +300,27 @@ mod tests {
         let page =
             std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/http-api.md");
         let page = std::fs::read_to_string(page).expect("the reference");
-        let paths = PATHS.iter().filter(|(path, _)| *path != "/index.html");
-        let folders = FOLDERS.iter().filter(|(folder, _)| *folder != "/assets/");
-        for (path, _) in paths.chain(folders) {
+        for (_, path, _) in &PATHS {
             let told = [format!(" {path}"), format!("`{path}")];
             assert!(
                 told.iter().any(|one| page.contains(one)),
                 "{path} is not there"
             );
+        }
+    }
+
+    #[test]
+    fn the_page_is_for_viewers() {
+        for (method, is_open) in [
+            (Method::GET, true),
+            (Method::HEAD, true),
+            (Method::POST, false),
+        ] {
+            let may = |who| web_refusal((&method, "/index.html"), true, who).is_none();
+            assert!(!may(Who::Stranger) && !may(Who::Host));
+            assert!(!may(Who::Person(Metrics)));
+            assert_eq!(may(Who::Person(Viewer)), is_open);
+            assert_eq!(may(Who::Person(Admin)), is_open);
         }
     }
 
@@ -334,15 +374,9 @@ mod tests {
     }
 
     #[test]
-    fn paths_of_the_page_are_for_viewers_but_for_the_login_and_health() {
-        let may = |path, who| web_refusal(path, who).is_none();
-        for path in [
-            "/healthz",
-            "/login",
-            "/login.js",
-            "/login.css",
-            "/api/login",
-        ] {
+    fn paths_are_for_viewers_but_for_the_login_health_and_metrics() {
+        let may = |path, who| web_refusal((&Method::GET, path), false, who).is_none();
+        for path in ["/healthz", "/login", "/login.js", "/login.css"] {
             assert!(may(path, Who::Stranger), "{path}");
         }
         for path in ["/metrics", "/api/session"] {
@@ -352,18 +386,10 @@ mod tests {
             );
         }
         for path in [
-            "/",
-            "/index.html",
-            "/assets/app-1a2b3c4d.js",
             "/api/profile.folded",
             "/api/capture.folded",
             "/api/pin.folded",
             "/api/annotations",
-            "/api/other",
-            "/other",
-            "//healthz",
-            "/healthz/",
-            "/login/../metrics",
             "/fleetprof.collector.v1.QueryService/Profile",
         ] {
             assert!(!may(path, Who::Stranger) && !may(path, Who::Host), "{path}");
@@ -372,6 +398,57 @@ mod tests {
         }
         let capture = "/fleetprof.collector.v1.CaptureService/Capture";
         assert!(!may(capture, Who::Person(Viewer)) && may(capture, Who::Person(Operator)));
+        let adds = |who| web_refusal((&Method::POST, "/api/annotations"), false, who).is_none();
+        assert!(!adds(Who::Person(Viewer)) && adds(Who::Person(Operator)));
+        let head = |who| web_refusal((&Method::HEAD, "/metrics"), false, who).is_none();
+        assert!(!head(Who::Stranger) && head(Who::Person(Metrics)));
+    }
+
+    #[test]
+    fn a_path_without_a_row_is_for_nobody() {
+        for path in [
+            "",
+            "*",
+            "/api",
+            "/api/",
+            "/api/other",
+            "/api/profile",
+            "/api/profile.folded/x",
+            "/api/%70rofile.folded",
+            "/api/annotations/",
+            "/assets/",
+            "/assets/app-1a2b3c4d.js",
+            "/other",
+            "//healthz",
+            "/healthz/",
+            "/HEALTHZ",
+            "/login/../metrics",
+            "/grpc.health.v1.Health/Check",
+        ] {
+            for who in ALL {
+                let refused = web_refusal((&Method::GET, path), false, who);
+                let code = refused.map(|status| status.code());
+                let expected = match who {
+                    Who::Person(_) => Code::NotFound,
+                    _ => Code::Unauthenticated,
+                };
+                assert_eq!(code, Some(expected), "{path} {who:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_row_is_of_its_method_alone() {
+        let methods = [Method::POST, Method::PUT, Method::DELETE, Method::OPTIONS];
+        for method in methods {
+            for (_, path, _) in &PATHS {
+                let is_row = |(own, row, _): &(Method, &str, May)| *own == method && row == path;
+                if !PATHS.iter().any(is_row) {
+                    let refused = web_refusal((&method, path), false, Who::Person(Admin));
+                    assert!(refused.is_some(), "{method} {path}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -4,14 +4,18 @@
 //! A line is either on disk or was cut off again. A crash in the middle of a line leaves a part of
 //! it, which was never acknowledged: the next start cuts it off and records that in a line of its
 //! own.
+//!
+//! Before each line the file is compared with what was written. If it was replaced, renamed or
+//! changed, a line of its own says so first, and the log continues in a file that exists.
 
 use super::Event;
 use crate::durable::replace;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
+use std::cmp::Ordering;
 use std::fs::{DirBuilder, File, OpenOptions};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
+use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
@@ -32,6 +36,10 @@ pub struct Chain {
     dir: PathBuf,
     bytes_max: u64,
     open: Option<Tail>,
+    /// What is to be said of how the files were found.
+    found: Vec<Event>,
+    /// How often they were found damaged.
+    damages: u64,
 }
 
 /// Its end.
@@ -79,6 +87,43 @@ pub struct Snapshot {
     /// Each with how much of it counts.
     pub(super) files: Vec<(PathBuf, u64)>,
     pub(super) head: Head,
+    /// What else is wrong with them, a sentence each.
+    pub(super) problems: Vec<String>,
+}
+
+impl Snapshot {
+    /// All files of a directory, as nobody writes to them. Without `head.json`, which may not have
+    /// come along, nothing says where they begin and end.
+    ///
+    /// # Errors
+    /// When there are none, or they cannot be read.
+    pub fn of(dir: &Path) -> io::Result<Snapshot> {
+        let mut files = Vec::new();
+        let all = listed(dir)?;
+        let Some((first, _)) = all.first() else {
+            let why = "it has no file `audit-NUMBER.jsonl`";
+            return Err(io::Error::new(io::ErrorKind::NotFound, why));
+        };
+        let unknown = Head {
+            first: *first,
+            seq: 0,
+            hash: START.to_owned(),
+        };
+        let head = match std::fs::read(dir.join(HEAD)) {
+            Ok(text) => serde_json::from_slice(&text)?,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => unknown,
+            Err(error) => return Err(error),
+        };
+        for (_, path) in all {
+            let bytes = std::fs::metadata(&path)?.len();
+            files.push((path, bytes));
+        }
+        Ok(Snapshot {
+            files,
+            head,
+            problems: Vec::new(),
+        })
+    }
 }
 
 pub(super) fn hash(line: &[u8]) -> String {
@@ -92,7 +137,14 @@ impl Chain {
             dir: dir.to_owned(),
             bytes_max,
             open: None,
+            found: Vec::new(),
+            damages: 0,
         }
+    }
+
+    /// How often the files were found damaged so far.
+    pub(super) fn damages(&self) -> u64 {
+        self.damages
     }
 
     /// Puts lines on the disk: all of them, or none.
@@ -101,20 +153,41 @@ impl Chain {
     /// When the disk does not take them.
     pub(super) fn append(&mut self, events: &[&Event], now_unix_ns: i64) -> io::Result<()> {
         let time = rfc3339(now_unix_ns);
+        if let Some(tail) = &self.open
+            && let Some(what) = tail.changed()
+        {
+            let known = tail.head.clone();
+            let (tail, found) = Tail::open(&self.dir, Some(known))?;
+            self.open = Some(tail);
+            self.find(vec![damage(what)]);
+            self.find(found);
+        }
         self.open(&time)?;
         self.write(events, &time)
     }
 
+    pub(super) fn find(&mut self, found: Vec<Event>) {
+        let damages = found.iter().filter(|event| event.action == DAMAGED);
+        self.damages += damages.count() as u64;
+        self.found.extend(found);
+    }
+
     fn open(&mut self, time: &str) -> io::Result<()> {
-        if self.open.is_some() {
+        if self.open.is_none() {
+            let (tail, found) = Tail::open(&self.dir, None)?;
+            self.open = Some(tail);
+            self.find(found);
+        }
+        if self.found.is_empty() {
             return Ok(());
         }
-        let (tail, found) = Tail::open(&self.dir)?;
-        self.open = Some(tail);
-        for event in &found {
-            self.write(&[event], time)?;
+        // Kept until it is on the disk.
+        let found = std::mem::take(&mut self.found);
+        let written = self.write(&found.iter().collect::<Vec<_>>(), time);
+        if written.is_err() {
+            self.found = found;
         }
-        Ok(())
+        written
     }
 
     fn write(&mut self, events: &[&Event], time: &str) -> io::Result<()> {
@@ -146,6 +219,7 @@ impl Chain {
         let Some(tail) = &self.open else {
             return Err(io::Error::other("it is not open"));
         };
+        let problems = tail.changed().into_iter().collect();
         let mut files = Vec::new();
         for (_, path) in listed(&self.dir)? {
             let bytes = match path == tail.path {
@@ -157,18 +231,46 @@ impl Chain {
         Ok(Snapshot {
             files,
             head: tail.head.clone(),
+            problems,
         })
     }
 }
 
 impl Tail {
-    /// Opens the newest file. Returns what is to be said of how it was found.
-    fn open(dir: &Path) -> io::Result<(Tail, Vec<Event>)> {
+    /// What somebody else did to the file; `None`: nothing. What cannot be asked about is not told:
+    /// the next line fails to be written.
+    fn changed(&self) -> Option<String> {
+        let name = self.path.file_name().unwrap_or_default().to_string_lossy();
+        let own = self.file.metadata().ok()?;
+        match std::fs::metadata(&self.path) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                return Some(format!("`{name}` was renamed or removed"));
+            }
+            Ok(there) if (there.dev(), there.ino()) != (own.dev(), own.ino()) => {
+                return Some(format!("`{name}` was replaced by another file"));
+            }
+            _ => {}
+        }
+        let (is, was) = (own.len(), self.bytes);
+        match is.cmp(&was) {
+            Ordering::Equal => None,
+            Ordering::Greater => Some(format!(
+                "`{name}` has {} bytes behind its last line, which the collector did not write",
+                is - was
+            )),
+            Ordering::Less => Some(format!("`{name}` lacks {} bytes at its end", was - is)),
+        }
+    }
+
+    /// Opens the newest file. Returns what is to be said of how it was found. `known` is what the
+    /// last line was, where this collector wrote it; otherwise that is looked up.
+    fn open(dir: &Path, known: Option<Head>) -> io::Result<(Tail, Vec<Event>)> {
         let mut builder = DirBuilder::new();
         builder.recursive(true).mode(0o700).create(dir)?;
-        let noted: Option<Head> = std::fs::read(dir.join(HEAD))
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok());
+        let noted: Option<Head> = known.clone().or_else(|| {
+            let text = std::fs::read(dir.join(HEAD)).ok()?;
+            serde_json::from_slice(&text).ok()
+        });
         let files = listed(dir)?;
         let mut found = Vec::new();
         let Some((first, path)) = files.last().cloned() else {
@@ -227,6 +329,8 @@ impl Tail {
             }
             _ => {}
         }
+        // Lines that somebody added are none: who verifies finds two with one number.
+        let head = known.unwrap_or(head);
         let tail = Tail {
             file,
             path,
@@ -308,9 +412,12 @@ impl Tail {
     }
 }
 
+/// The action of a line that says so.
+const DAMAGED: &str = "audit-damaged";
+
 fn damage(text: String) -> Event {
     tracing::error!("the audit log is damaged: {text}");
-    Event::by("collector", String::new(), "audit-damaged").with("found", text)
+    Event::by("collector", String::new(), DAMAGED).with("found", text)
 }
 
 fn name(first: u64) -> String {

@@ -14,7 +14,7 @@ mod chain;
 mod verify;
 
 pub use chain::{Chain, FILE_BYTES_MAX};
-pub use verify::{Verdict, verify};
+pub use verify::{Verdict, verify, verify_dir};
 
 use crate::metrics::Metrics;
 use crate::sync::lock;
@@ -73,6 +73,11 @@ impl Event {
             what: Map::new(),
             outcome: DONE.to_owned(),
         }
+    }
+
+    /// Who did it.
+    pub fn who(&self) -> &str {
+        &self.who
     }
 
     /// Sets the role that somebody acted in.
@@ -266,7 +271,15 @@ fn write(waiting: &Receiver<Waiting>, chain: &Mutex<Chain>, clock: &Clock, metri
             .collect();
         let written = match events.is_empty() {
             true => Ok(()),
-            false => lock(chain).append(&events, clock.now_unix_ns()),
+            false => {
+                let mut chain = lock(chain);
+                let written = chain.append(&events, clock.now_unix_ns());
+                let told = metrics.audit_damaged.get();
+                metrics
+                    .audit_damaged
+                    .inc_by(chain.damages().saturating_sub(told));
+                written
+            }
         };
         let count = events.len() as u64;
         match &written {

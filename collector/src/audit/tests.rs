@@ -236,3 +236,184 @@ async fn what_cannot_be_written_is_refused_and_counted() {
     assert_eq!(metrics.audit_failing.get(), 0);
     assert_eq!(audit.verify().expect("read").lines, 1);
 }
+
+/// What is said of damage in the lines of a log.
+fn damages(chain: &mut Chain) -> Vec<String> {
+    let snapshot = chain.snapshot(NOW).expect("files");
+    let mut said = Vec::new();
+    chain::lines(&snapshot, 0, 0, &mut |line| {
+        let line: Value = serde_json::from_str(&line).expect("JSON");
+        if line["action"] == "audit-damaged" {
+            said.push(line["what"]["found"].as_str().expect("text").to_owned());
+        }
+        true
+    })
+    .expect("read");
+    said
+}
+
+/// Lines that the one newest file has.
+fn lines_of(path: &std::path::Path) -> usize {
+    fs::read_to_string(path).expect("text").lines().count()
+}
+
+#[test]
+fn a_file_that_is_replaced_while_the_collector_runs_takes_no_line_with_it() {
+    let dir = dir();
+    let mut running = chain(&dir);
+    append(&mut running, 5);
+    let path = file(&dir);
+    // As `sed -i` does: another file of the same name.
+    let other = dir.path().join("other");
+    fs::copy(&path, &other).expect("copied");
+    fs::rename(&other, &path).expect("renamed");
+    append(&mut running, 2);
+    // What was there, that it was replaced, and the two lines.
+    assert_eq!(lines_of(&path), 8);
+    assert_eq!(running.damages(), 1);
+    assert!(damages(&mut running)[0].contains("replaced"));
+    // Nothing of it was changed.
+    assert_eq!(verdict(&mut running).problems, Vec::<String>::new());
+    append(&mut running, 1);
+    assert_eq!(running.damages(), 1);
+}
+
+#[test]
+fn lines_that_were_cut_from_a_file_that_was_replaced_are_found() {
+    let dir = dir();
+    let mut running = chain(&dir);
+    append(&mut running, 5);
+    let path = file(&dir);
+    let text = fs::read_to_string(&path).expect("text");
+    let kept: String = text
+        .lines()
+        .take(3)
+        .map(|line| format!("{line}\n"))
+        .collect();
+    let other = dir.path().join("other");
+    fs::write(&other, kept).expect("written");
+    fs::rename(&other, &path).expect("renamed");
+    // Whoever is thorough takes away what says how it was.
+    fs::remove_file(dir.path().join("head.json")).expect("removed");
+    append(&mut running, 2);
+    let said = damages(&mut running);
+    assert!(
+        said.iter().any(|text| text.contains("lines 4 to 5")),
+        "{said:?}"
+    );
+    for mut chain in [running, chain(&dir)] {
+        let problems = verdict(&mut chain).problems;
+        assert!(
+            problems.iter().any(|text| text.contains("lines 4 to 5")),
+            "{problems:?}"
+        );
+    }
+}
+
+#[test]
+fn a_file_that_is_renamed_away_is_missed_and_the_log_goes_on() {
+    let dir = dir();
+    let mut running = chain(&dir);
+    append(&mut running, 5);
+    let path = file(&dir);
+    fs::rename(&path, dir.path().join("elsewhere")).expect("renamed");
+    let found = verdict(&mut running).problems;
+    assert!(
+        found.iter().any(|text| text.contains("renamed")),
+        "{found:?}"
+    );
+    append(&mut running, 2);
+    // Nothing went to the file that is not there.
+    assert_eq!(lines_of(&dir.path().join("elsewhere")), 5);
+    assert_eq!(lines_of(&file(&dir)), 4);
+    assert!(running.damages() > 0);
+    assert!(!verdict(&mut running).problems.is_empty());
+    // With it back in its place nothing is missing.
+    fs::rename(dir.path().join("elsewhere"), path).expect("renamed");
+    assert_eq!(verdict(&mut chain(&dir)).problems, Vec::<String>::new());
+}
+
+#[test]
+fn what_somebody_added_behind_the_last_line_is_found() {
+    for added in ["garbage", "garbage\n", "{\"seq\":6}\n"] {
+        let dir = dir();
+        let mut running = chain(&dir);
+        append(&mut running, 5);
+        let mut behind = OpenOptions::new()
+            .append(true)
+            .open(file(&dir))
+            .expect("opens");
+        behind.write_all(added.as_bytes()).expect("written");
+        let found = verdict(&mut running).problems;
+        assert!(
+            found
+                .iter()
+                .any(|text| text.contains("behind its last line")),
+            "{found:?}"
+        );
+        append(&mut running, 2);
+        assert_eq!(running.damages(), 1, "{added:?}");
+        let said = damages(&mut running);
+        assert!(said[0].contains("behind its last line"), "{said:?}");
+    }
+}
+
+#[test]
+fn a_line_that_follows_on_from_the_last_is_nobodys_where_the_collector_runs() {
+    let dir = dir();
+    let mut running = chain(&dir);
+    append(&mut running, 5);
+    let last = verdict(&mut running).last_hash;
+    let forged = format!(
+        "{{\"seq\":6,\"time\":\"2026-11-27T16:20:00Z\",\"who\":\"emma\",\"prev\":\"{last}\"}}\n"
+    );
+    let mut behind = OpenOptions::new()
+        .append(true)
+        .open(file(&dir))
+        .expect("opens");
+    behind.write_all(forged.as_bytes()).expect("written");
+    assert!(!verdict(&mut running).problems.is_empty());
+    append(&mut running, 2);
+    for mut chain in [running, chain(&dir)] {
+        assert!(!verdict(&mut chain).problems.is_empty());
+    }
+}
+
+#[test]
+fn what_was_found_waits_until_it_is_written() {
+    let dir = dir();
+    append(&mut chain(&dir), 5);
+    edit(&dir, |lines| lines.truncate(3));
+    let mut restarted = chain(&dir);
+    restarted.find(vec![event("audit-cut")]);
+    append(&mut restarted, 1);
+    // Both, and the line.
+    assert_eq!(lines_of(&file(&dir)), 6);
+}
+
+#[test]
+fn files_that_were_copied_are_checked_without_a_collector() {
+    let dir = dir();
+    append(&mut chain(&dir), 5);
+    let sound = verify_dir(dir.path()).expect("read");
+    assert_eq!(sound.problems, Vec::<String>::new());
+    assert_eq!((sound.lines, sound.last_seq, sound.behind), (5, 5, Some(0)));
+    // Lines that came after head.json was copied.
+    let head = fs::read(dir.path().join("head.json")).expect("a file");
+    append(&mut chain(&dir), 2);
+    let newer = fs::read(dir.path().join("head.json")).expect("a file");
+    fs::write(dir.path().join("head.json"), head).expect("written");
+    let later = verify_dir(dir.path()).expect("read");
+    assert_eq!((later.problems.len(), later.behind), (0, Some(2)));
+    fs::write(dir.path().join("head.json"), newer).expect("written");
+    edit(&dir, |lines| lines.truncate(6));
+    let cut = verify_dir(dir.path()).expect("read").problems;
+    assert!(cut[0].contains("at the end are missing"), "{cut:?}");
+    fs::remove_file(dir.path().join("head.json")).expect("removed");
+    let unknown = verify_dir(dir.path()).expect("read");
+    assert_eq!((unknown.problems.len(), unknown.behind), (0, None));
+    edit(&dir, |lines| lines[2] = lines[2].replace("anna", "emma"));
+    assert!(!verify_dir(dir.path()).expect("read").problems.is_empty());
+    let empty = tempfile::tempdir().expect("a directory");
+    assert!(verify_dir(empty.path()).is_err());
+}

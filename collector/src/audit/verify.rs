@@ -2,6 +2,7 @@
 
 use super::chain::{Link, START, Snapshot, each_line, hash};
 use std::io;
+use std::path::Path;
 
 /// Most problems reported; a log that was rewritten has one per line.
 const PROBLEMS_MAX: usize = 20;
@@ -19,6 +20,17 @@ pub struct Verdict {
     pub last_hash: String,
     /// A sentence each.
     pub problems: Vec<String>,
+    /// Lines behind the one that was noted as the last; none: nothing was noted.
+    pub behind: Option<u64>,
+}
+
+/// Reads all lines of a log that nobody writes to: one that was copied, or of a collector that is
+/// stopped.
+///
+/// # Errors
+/// When there is none, or a file cannot be read.
+pub fn verify_dir(dir: &Path) -> io::Result<Verdict> {
+    verify(&Snapshot::of(dir)?)
 }
 
 /// Reads all lines of the log.
@@ -27,7 +39,9 @@ pub struct Verdict {
 /// When a file cannot be read.
 pub fn verify(snapshot: &Snapshot) -> io::Result<Verdict> {
     let mut found = Verdict::default();
-    let mut problems = Vec::new();
+    let mut problems = snapshot.problems.clone();
+    // The line that was the last when that was noted.
+    let mut noted = None;
     for (path, bytes) in &snapshot.files {
         let file = path.file_name().unwrap_or_default().to_string_lossy();
         let mut at = 0_u64;
@@ -50,7 +64,7 @@ pub fn verify(snapshot: &Snapshot) -> io::Result<Verdict> {
                     problem("it is the first line, but names a line before it".to_owned());
                 }
                 let kept = snapshot.head.first;
-                if link.seq != kept {
+                if link.seq > kept {
                     let text = format!(
                         "it has number {}, but the first kept line was {kept}",
                         link.seq
@@ -75,6 +89,9 @@ pub fn verify(snapshot: &Snapshot) -> io::Result<Verdict> {
             found.lines += 1;
             found.last_seq = link.seq;
             found.last_hash = hash(line);
+            if link.seq == snapshot.head.seq {
+                noted = Some(found.last_hash.clone());
+            }
             problems.len() < PROBLEMS_MAX
         })?;
     }
@@ -86,10 +103,14 @@ pub fn verify(snapshot: &Snapshot) -> io::Result<Verdict> {
                 "lines {from} to {} at the end are missing",
                 head.seq
             ));
-        } else if found.last_hash != head.hash {
+        } else if noted.as_ref() != Some(&head.hash) {
             problems.push(format!("line {}, the last, was changed", head.seq));
         }
     }
+    found.behind = match head.seq {
+        0 => None,
+        seq => Some(found.last_seq.saturating_sub(seq)),
+    };
     found.problems = problems;
     Ok(found)
 }

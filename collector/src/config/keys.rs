@@ -291,6 +291,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| c.web.proxy.role_header = as_text(&v).map(str::to_owned),
     },
     Key {
+        path: "web.proxy.scope_header",
+        kind: Kind::IdOrNull(64),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Header with the scope of the person: a selector, or * for the whole fleet. People \
+            without the header are refused, except admins, who have no scope. null: nobody has a \
+            scope.",
+        get: |c| text_or_null(&c.web.proxy.scope_header),
+        put: |c, v| c.web.proxy.scope_header = as_text(&v).map(str::to_owned),
+    },
+    Key {
         path: "web.proxy.role",
         kind: Kind::Word(&["metrics", "viewer", "operator", "admin"]),
         unit: "",

@@ -173,6 +173,7 @@ impl Configuration for Config {
         for (key, header) in [
             ("web.proxy.user_header", &proxy.user_header),
             ("web.proxy.role_header", &proxy.role_header),
+            ("web.proxy.scope_header", &proxy.scope_header),
         ] {
             let is_one = |text: &String| HeaderName::from_bytes(text.as_bytes()).is_ok();
             if let Some(text) = header

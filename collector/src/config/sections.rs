@@ -104,6 +104,8 @@ pub struct WebProxy {
     pub user_header: Option<String>,
     /// Header with the user's role.
     pub role_header: Option<String>,
+    /// Has their scope.
+    pub scope_header: Option<String>,
     /// Their role where it has none.
     pub role: String,
 }
@@ -128,6 +130,9 @@ impl WebProxy {
 pub struct Identity {
     /// How long the certificate of a host lasts, days.
     pub host_days: u32,
+    /// In place of that, for tests of what renews; no key sets it.
+    #[serde(skip)]
+    pub host_lasts: Option<Duration>,
     /// Section `identity.outside`.
     pub outside: Outside,
 }
@@ -148,7 +153,8 @@ pub struct Outside {
 impl Identity {
     /// How long the certificate of a host lasts.
     pub fn host_lasts(&self) -> Duration {
-        Duration::from_secs(u64::from(self.host_days) * 86_400)
+        let days = Duration::from_secs(u64::from(self.host_days) * 86_400);
+        self.host_lasts.unwrap_or(days)
     }
 }
 
@@ -296,12 +302,14 @@ impl Default for Config {
                     from: None,
                     user_header: None,
                     role_header: None,
+                    scope_header: None,
                     role: "viewer".to_owned(),
                 },
             },
             auth: Auth::default(),
             identity: Identity {
                 host_days: 30,
+                host_lasts: None,
                 outside: Outside::default(),
             },
             audit: AuditLog {

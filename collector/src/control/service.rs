@@ -100,6 +100,15 @@ impl CaptureService for Control {
             // If the disk rejects it, the log says so.
             let _ = tokio::task::spawn_blocking(move || kept.use_up(id)).await;
         }
+        let event = event.with("id", slot.id);
+        let asked_for = event
+            .clone()
+            .with("said", who.as_str())
+            .with("reason", reason.as_str())
+            .with("selector", checked.selector.to_string())
+            .with("event", checked.capture.event.as_str())
+            .with("duration_ns", checked.capture.duration_ns)
+            .with("before_ns", checked.capture.before_ns);
         let now = inner.clock.now_unix_ns();
         let plan = select::plan(
             &checked,
@@ -111,16 +120,14 @@ impl CaptureService for Control {
         .await;
         let plan = plan.inspect_err(|status| {
             slot.update(|info| status.message().clone_into(&mut info.ended_by));
+            // Nothing is done, and who tries what is worth to know all the same.
+            let why = status.message().lines().next().unwrap_or_default();
+            let outcome = format!("failed: {why}");
+            inner
+                .audit
+                .note(asked_for.clone().with("hosts", 0).ended(&outcome));
         })?;
-        let event = event.with("id", slot.id);
-        let begun = event
-            .clone()
-            .with("said", who.as_str())
-            .with("reason", reason.as_str())
-            .with("selector", checked.selector.to_string())
-            .with("event", checked.capture.event.as_str())
-            .with("duration_ns", checked.capture.duration_ns)
-            .with("before_ns", checked.capture.before_ns)
+        let begun = asked_for
             .with("hosts", plan.chosen.len())
             .with("names", names(&plan))
             .ended(BEGUN);

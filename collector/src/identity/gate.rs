@@ -5,6 +5,7 @@
 
 use super::MemberPeer;
 use crate::access::{self, Caller, People, Person, Who};
+use crate::audit::Event;
 use hyper::body::{Body, Frame, SizeHint};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -53,6 +54,18 @@ impl Gatekeeper {
         let path = request.uri().path();
         if let Some(status) = access::refusal(path, who) {
             metrics.calls_denied.inc();
+            let member = peer.as_ref().and_then(|peer| peer.member.as_deref());
+            let told = address.map(|address| address.to_string());
+            let told = told.unwrap_or_default();
+            let known = match (&person, member) {
+                (Some(person), _) => Some(person.caller.event(told, "denied")),
+                (None, Some(member)) => Some(Event::by(&member.name, told, "denied")),
+                // Nobody known: what strangers ask for is answered, and on no record.
+                (None, None) => None,
+            };
+            if let Some(event) = known {
+                self.people.deny(event, path, status.message());
+            }
             return Err(status);
         }
         let Some(person) = person else {

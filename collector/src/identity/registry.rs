@@ -159,6 +159,11 @@ impl Member {
         self.renewed.load(Ordering::Relaxed)
     }
 
+    /// The number of the invitation by which it came in.
+    pub fn invitation(&self) -> String {
+        data_encoding::HEXLOWER.encode(&self.invitation)
+    }
+
     /// Notes that it is connected, or was until now.
     pub fn see(&self, now: i64) {
         self.seen.store(now, Ordering::Relaxed);
@@ -188,6 +193,16 @@ pub struct Invitation {
     pub hosts_max: u32,
     /// A host that is a member already may come back with another key.
     pub replaces: bool,
+}
+
+impl Invitation {
+    /// How long it is good. Unit: seconds.
+    pub fn lasts_s(&self) -> i64 {
+        match i64::from(self.lifetime_s) {
+            0 => LIFETIME_S,
+            given => given,
+        }
+    }
 }
 
 /// An invitation that was made.
@@ -322,14 +337,11 @@ impl Registry {
                 return Err(Refused::Invalid(text.to_owned()));
             }
         }
-        let lifetime = match i64::from(invitation.lifetime_s) {
-            0 => LIFETIME_S,
-            given if given > LIFETIME_S_MAX => {
-                let text = "an invitation may be valid for at most a year";
-                return Err(Refused::Invalid(text.to_owned()));
-            }
-            given => given,
-        };
+        let lifetime = invitation.lasts_s();
+        if lifetime > LIFETIME_S_MAX {
+            let text = "an invitation may be valid for at most a year";
+            return Err(Refused::Invalid(text.to_owned()));
+        }
         let mut credential = Credential {
             id: [0; ID_BYTES],
             secret: [0; SECRET_BYTES],

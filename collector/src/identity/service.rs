@@ -1,9 +1,9 @@
 //! The calls about members: Enroll for hosts, the rest for administrators.
 
-use super::authority::{KeyHash, SigningRequest};
+use super::authority::SigningRequest;
 use super::registry::{Applicant, Enrolled, Invitation, Listed, Refused};
 use super::{Fleet, IdentityError, Member};
-use crate::access::{Caller, Failures, event};
+use crate::access::{Caller, People, Whom, event};
 use crate::audit::{Audit, BEGUN, DONE, Event};
 use crate::listen::hostname;
 use profile::text::with_causes;
@@ -16,9 +16,10 @@ use proto::collector::{
     RevokeInvitationResponse,
 };
 use proto::credential::Credential;
+use std::collections::BTreeMap;
+use std::fmt::Display;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Instant;
 use tokio::sync::Semaphore;
 use tonic::{Request, Response, Status};
 
@@ -29,11 +30,10 @@ pub const REQUEST_BYTES_MAX: usize = 32 << 10;
 #[derive(Clone)]
 pub struct Enrollment {
     fleet: Arc<Fleet>,
-    audit: Audit,
+    /// Keep those on record that were not let in.
+    people: Arc<People>,
     /// Hosts that enroll at a time.
     turns: Arc<Semaphore>,
-    /// Failed attempts.
-    failures: Arc<Failures>,
 }
 
 /// Most hosts that enroll at a time: each takes a thread that queries take too.
@@ -44,12 +44,11 @@ const SAID_BYTES_MAX: usize = 128;
 
 impl Enrollment {
     /// For this fleet.
-    pub fn new(fleet: Arc<Fleet>, audit: Audit) -> Enrollment {
+    pub fn new(fleet: Arc<Fleet>, people: Arc<People>) -> Enrollment {
         Enrollment {
             fleet,
-            audit,
+            people,
             turns: Arc::new(Semaphore::new(TURNS)),
-            failures: Arc::default(),
         }
     }
 
@@ -58,14 +57,17 @@ impl Enrollment {
         asked: &EnrollRequest,
         peer: Option<SocketAddr>,
     ) -> Result<EnrollResponse, Status> {
-        let signing = SigningRequest::parse(&asked.signing_request)
-            .map_err(|error| Status::invalid_argument(error.to_string()))?;
+        let refuse = |invitation: Option<&Credential>, why: &dyn Display, status: Status| {
+            self.tell(asked, (peer, invitation), why);
+            status
+        };
+        let wrong =
+            |why: &dyn Display| refuse(None, why, Status::invalid_argument(why.to_string()));
+        let signing =
+            SigningRequest::parse(&asked.signing_request).map_err(|error| wrong(&error))?;
         let credential = match asked.credential.is_empty() {
             true => None,
-            false => Some(
-                Credential::parse(&asked.credential)
-                    .map_err(|error| Status::invalid_argument(error.to_string()))?,
-            ),
+            false => Some(Credential::parse(&asked.credential).map_err(|error| wrong(&error))?),
         };
         let applicant = Applicant {
             host_id: &asked.host_id,
@@ -75,10 +77,9 @@ impl Enrollment {
         };
         let fleet = &self.fleet;
         let now = fleet.now();
-        let (member, outcome) = fleet.registry.enroll(&applicant, now).map_err(|refused| {
-            self.tell(asked, peer, &refused);
-            status(&refused)
-        })?;
+        let enrolled = fleet.registry.enroll(&applicant, now);
+        let (member, outcome) =
+            enrolled.map_err(|refused| refuse(credential.as_ref(), &refused, status(&refused)))?;
         let signed = fleet
             .authority
             .sign_host((&member.host_id, &signing), now, fleet.host_lasts);
@@ -91,11 +92,16 @@ impl Enrollment {
             Enrolled::Again => None,
         };
         if let Some(action) = action {
-            self.audit.note(
-                Event::by(&member.name, told, action)
-                    .with("host_id", member.host_id.as_str())
-                    .with("key_sha256", hex(&member.key)),
-            );
+            let event = Event::by(&member.name, told, action)
+                .with("host_id", member.host_id.as_str())
+                .with("key_sha256", hex(&member.key));
+            let event = match outcome {
+                Enrolled::New => event
+                    .with("invitation", member.invitation())
+                    .with("labels", labels(&member.labels)),
+                _ => event,
+            };
+            self.people.audit().note(event);
         }
         if outcome == Enrolled::New {
             tracing::info!(
@@ -116,29 +122,46 @@ impl Enrollment {
         })
     }
 
-    /// Logs a host that is not let in. Anybody can try without an invitation, as often as they
-    /// like, so each address is logged once, and later how often it tried.
-    fn tell(&self, asked: &EnrollRequest, peer: Option<SocketAddr>, refused: &Refused) {
-        let now = Instant::now();
-        let address = peer.map(|peer| peer.ip());
-        if !self.failures.count(address, now, false).first {
-            return;
-        }
-        for sum in self.failures.sums(now) {
+    /// Puts on record that a host is not let in. Anybody can come without an invitation, as often
+    /// as they like, so each address is told of a few times a minute, and then how often it came.
+    fn tell(
+        &self,
+        asked: &EnrollRequest,
+        (peer, invitation): (Option<SocketAddr>, Option<&Credential>),
+        why: &dyn Display,
+    ) {
+        let (host_id, hostname) = (said(&asked.host_id), said(&asked.hostname));
+        let told = peer.map(|peer| peer.to_string()).unwrap_or_default();
+        let event = Event::by("", told, "join")
+            .with("host_id", host_id.as_str())
+            .with("hostname", hostname.as_str());
+        let event = match invitation {
+            Some(invitation) => event.with("invitation", hex(&invitation.id)),
+            None => event,
+        };
+        let whom = Whom::at(peer.map(|peer| peer.ip()));
+        if self
+            .people
+            .unjoined
+            .note(whom, event, &why.to_string())
+            .first
+        {
             tracing::warn!(
-                address = ?sum.address,
-                count = sum.count,
-                "refused to let more hosts join the fleet"
+                ?peer,
+                host_id,
+                hostname,
+                %why,
+                "refused to let a host join the fleet"
             );
         }
-        tracing::warn!(
-            ?peer,
-            host_id = said(&asked.host_id),
-            hostname = said(&asked.hostname),
-            why = %refused,
-            "refused to let a host join the fleet"
-        );
     }
+}
+
+/// Labels, as the log has them.
+fn labels(labels: &BTreeMap<String, String>) -> serde_json::Value {
+    let pairs = labels.iter();
+    let pairs = pairs.map(|(name, value)| (name.clone(), value.clone().into()));
+    serde_json::Value::Object(pairs.collect())
 }
 
 #[tonic::async_trait]
@@ -185,7 +208,7 @@ fn internal(error: &IdentityError) -> Status {
     Status::internal("the collector failed to store or sign this; see its log")
 }
 
-fn hex(key: &KeyHash) -> String {
+fn hex(key: &[u8]) -> String {
     data_encoding::HEXLOWER.encode(key)
 }
 
@@ -254,10 +277,6 @@ impl FleetService for FleetAdmin {
         let peer = request.remote_addr();
         let event = event(&request, "invite")?;
         let asked = request.into_inner();
-        let event = event
-            .with("name", asked.name.as_str())
-            .with("hosts", asked.hosts_max.max(1))
-            .with("replace", asked.replace);
         let invitation = Invitation {
             name: asked.name,
             labels: asked.labels.into_iter().collect(),
@@ -265,6 +284,12 @@ impl FleetService for FleetAdmin {
             hosts_max: asked.hosts_max,
             replaces: asked.replace,
         };
+        let event = event
+            .with("name", invitation.name.as_str())
+            .with("labels", labels(&invitation.labels))
+            .with("lifetime_s", invitation.lasts_s())
+            .with("hosts", invitation.hosts_max.max(1))
+            .with("replace", invitation.replaces);
         let inviting = move |fleet: &Fleet| {
             let authority = fleet.authority.key_hash();
             let made = fleet.registry.invite(&invitation, authority, fleet.now());

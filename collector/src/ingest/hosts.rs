@@ -9,13 +9,14 @@ use super::limits::{
     BLIND_HOSTS_MAX, HEALTH_BYTES_MAX, HOST_INTERVAL, HOSTS_MAX, HOSTS_TOGETHER, OTHERS_INTERVAL,
     SILENT_FOR_NS, SURVEY_INTERVAL, TWINS_FOR,
 };
+use crate::audit::{Audit, Event};
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey, HostRecord, Limits, OpenStore, StoreError, TimeRange};
 use crate::sync::lock;
 use crate::time::Clock;
 use proto::agent::Degradation;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::{Arc, Mutex, MutexGuard};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
@@ -33,6 +34,7 @@ pub struct Hosts {
     /// Start of the collector, by its clock: no host was heard of before.
     started_unix_ns: i64,
     survey: Mutex<Arc<Survey>>,
+    audit: OnceLock<Audit>,
 }
 
 /// A blind host, by its name, and why it is blind.
@@ -140,12 +142,39 @@ impl Hosts {
             clock,
             metrics,
             survey: Mutex::default(),
+            audit: OnceLock::new(),
         }
     }
 
     fn lock(&self) -> MutexGuard<'_, Inner> {
         // Every change below leaves the maps consistent, so a panic elsewhere spoils nothing.
         lock(&self.inner)
+    }
+
+    /// Has it put on record when two use one id.
+    pub fn audited_by(&self, audit: Audit) {
+        // Nobody says so twice.
+        let _ = self.audit.set(audit);
+    }
+
+    /// Tells of two that use the id of `key`, once as long as they do.
+    fn mark_twins(&self, inner: &mut Inner, key: &HostKey, kind: TwinKind) {
+        if !inner.mark_twins(&key.host_id, kind) {
+            return;
+        }
+        let host_id = key.host_id.as_str();
+        tracing::warn!(host_id, "{}", kind.sentence());
+        let Some(audit) = self.audit.get() else {
+            return;
+        };
+        let known = inner.known.get(key);
+        let name = known.map_or("", |known| known.record.facts.hostname.as_str());
+        let event = Event::by(name, String::new(), "host-duplicate");
+        audit.note(
+            event
+                .with("host_id", host_id)
+                .with("found", kind.sentence()),
+        );
     }
 
     /// A stream of `key` starts. An older one of the same boot is asked to end: its connection is
@@ -556,18 +585,20 @@ impl Inner {
         gone.is_some()
     }
 
-    fn mark_twins(&mut self, host_id: &str, kind: TwinKind) {
-        if !self.twins.contains_key(host_id) {
-            self.twins
-                .retain(|_, twins| twins.seen.elapsed() < TWINS_FOR);
+    /// Notes that two have an id; true when that is new.
+    fn mark_twins(&mut self, host_id: &str, kind: TwinKind) -> bool {
+        let is_recent = |twins: &DuplicateHostId| twins.seen.elapsed() < TWINS_FOR;
+        let is_new = !self.twins.get(host_id).is_some_and(is_recent);
+        if is_new {
+            self.twins.retain(|_, twins| is_recent(twins));
             if self.twins.len() >= HOSTS_MAX {
-                return;
+                return false;
             }
-            tracing::warn!(host_id, "{}", kind.sentence());
         }
         let seen = Instant::now();
         self.twins
             .insert(host_id.to_owned(), DuplicateHostId { kind, seen });
+        is_new
     }
 }
 
@@ -623,7 +654,8 @@ impl StreamGuard {
                 .any(|one| newer(one) && one.boot_id != self.key.boot_id)
         });
         if twins {
-            inner.mark_twins(&self.key.host_id, TwinKind::Boots);
+            self.hosts
+                .mark_twins(&mut inner, &self.key, TwinKind::Boots);
         }
     }
 
@@ -651,7 +683,8 @@ impl StreamGuard {
     pub fn was_superseded(&self, alive: bool) {
         if alive {
             let mut inner = self.hosts.lock();
-            inner.mark_twins(&self.key.host_id, TwinKind::Agents);
+            self.hosts
+                .mark_twins(&mut inner, &self.key, TwinKind::Agents);
         }
     }
 }

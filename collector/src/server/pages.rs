@@ -110,6 +110,7 @@ fn proxy(config: &Config) -> Option<Proxy> {
         from: own.addresses().ok()?,
         user_header: header(&own.user_header)?,
         role_header: header(&own.role_header),
+        scope_header: header(&own.scope_header),
         role: Role::named(&own.role)?,
     })
 }

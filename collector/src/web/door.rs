@@ -1,7 +1,7 @@
 //! Identifies the caller over HTTP, on a listener with logins: by token, by session, or by what a
 //! trusted proxy says. Sessions come from a token, a link, or an identity provider.
 
-use crate::access::{Caller, PROXIED, People, Person, Role};
+use crate::access::{Caller, PROXIED, People, Person, Role, Scope};
 use crate::oidc::Oidc;
 use hyper::HeaderMap;
 use hyper::header::{AUTHORIZATION, COOKIE, HeaderName, HeaderValue};
@@ -11,6 +11,9 @@ use tonic::Status;
 
 /// Name of the cookie. Browsers take one of such a name from the page's own host alone, over TLS.
 const COOKIE_NAME: &str = "__Host-fleetprof";
+
+/// The scope of whoever has none.
+const EVERYTHING: &str = "*";
 
 /// Longest name that a proxy may give. Unit: bytes.
 const USER_BYTES_MAX: usize = 128;
@@ -24,6 +27,8 @@ pub struct Proxy {
     pub user_header: HeaderName,
     /// Header with the user's role.
     pub role_header: Option<HeaderName>,
+    /// Has their scope.
+    pub scope_header: Option<HeaderName>,
     /// Their role where it has none.
     pub role: Role,
 }
@@ -44,7 +49,7 @@ pub struct Door {
 #[derive(Clone)]
 pub(super) struct Asking {
     pub(super) caller: Arc<Caller>,
-    /// Their token, where they have one.
+    /// Their token, or what stands for one: whose calls are bounded.
     pub(super) person: Option<Arc<Person>>,
     /// Whether they have a session, which they can end.
     pub(super) by_session: bool,
@@ -92,6 +97,8 @@ impl Door {
             Some(header) => take(headers, header),
             None => Vec::new(),
         };
+        let scope = proxy.scope_header.as_ref();
+        let scope = scope.map(|header| take(headers, header));
         // An address of IPv4 may come in the clothes of IPv6.
         let trusted = peer.is_some_and(|peer| proxy.from.contains(&peer.ip().to_canonical()));
         if !trusted || user.is_empty() {
@@ -116,15 +123,40 @@ impl Door {
             })?,
             _ => return Err(wrong("several roles")),
         };
+        let scope = match scope {
+            None => None,
+            Some(values) => scope_of(&values, role).map_err(|why| wrong(&why))?,
+        };
+        let person = self.people.proxied(Caller {
+            name: format!("{PROXIED}{name}"),
+            role,
+            scope,
+        });
         Ok(Some(Asking {
-            caller: Arc::new(Caller {
-                name: format!("{PROXIED}{name}"),
-                role,
-                scope: None,
-            }),
-            person: None,
+            caller: person.caller.clone(),
+            person: Some(person),
             by_session: false,
         }))
+    }
+}
+
+/// The scope that a proxy gives somebody. It must say so where they have none: a header that it
+/// left out by mistake opens nothing.
+fn scope_of(values: &[HeaderValue], role: Role) -> Result<Option<Scope>, String> {
+    let text = match values {
+        [] => "",
+        [value] => value.to_str().unwrap_or("?").trim(),
+        _ => return Err("several scopes".to_owned()),
+    };
+    match (text, role) {
+        (EVERYTHING, _) | ("", Role::Admin) => Ok(None),
+        ("", _) => Err(format!(
+            "no scope: expected a selector, or `{EVERYTHING}` for the whole fleet"
+        )),
+        (_, Role::Admin) => Err("a scope for an admin, whom it does not limit".to_owned()),
+        (text, _) => Scope::parse(text)
+            .map(Some)
+            .map_err(|why| format!("a scope that cannot be used: {why}")),
     }
 }
 
@@ -160,4 +192,43 @@ pub(super) fn set_cookie(value: &str, lasts_s: i64) -> Option<HeaderValue> {
 pub(super) fn set_named_cookie(name: &str, value: &str, lasts_s: i64) -> Option<HeaderValue> {
     let text = format!("{name}={value}; Path=/; Max-Age={lasts_s}; Secure; HttpOnly; SameSite=Lax");
     HeaderValue::from_str(&text).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::audit::Audit;
+    use crate::identity::Guarded;
+    use crate::metrics::Metrics;
+    use crate::time::Clock;
+    use tonic::Code;
+
+    #[tokio::test]
+    async fn requests_of_one_name_from_a_proxy_share_their_bound_of_calls() {
+        let dir = tempfile::tempdir().expect("a directory");
+        let file = dir.path().join("people.sqlite");
+        let metrics = Arc::<Metrics>::default();
+        let people = People::open(
+            &file,
+            [0; 32],
+            Clock::system(),
+            Audit::off(),
+            metrics.clone(),
+        );
+        let people = people.expect("a registry");
+        let place = |name: &str| {
+            let person = people.proxied(Caller {
+                name: format!("{PROXIED}{name}"),
+                role: Role::Viewer,
+                scope: None,
+            });
+            Guarded::<()>::place(&person, &metrics, people.now())
+        };
+        let mut held: Vec<_> = (0..32).map(|_| place("anna").expect("a place")).collect();
+        let beyond = place("anna").map(|_| ()).expect_err("refused");
+        assert_eq!(beyond.code(), Code::ResourceExhausted);
+        place("ben").map(|_| ()).expect("his own");
+        held.pop();
+        place("anna").map(|_| ()).expect("a place again");
+    }
 }

@@ -35,10 +35,10 @@ use crate::pins::Pins;
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use crate::wrong_port;
 use axum::body::Body;
-use axum::extract::{DefaultBodyLimit, Path, Query, Request, State};
+use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
-use axum::routing::{get, post};
+use axum::routing::{self, MethodRouter};
 use axum::{Extension, Router};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
@@ -294,48 +294,75 @@ pub fn router(
         PinServiceServer::new(site.pins.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
     let annotated = AnnotationServiceServer::new(site.annotations.clone())
         .max_decoding_message_size(ANNOTATION_BYTES_MAX);
-    Router::new()
+    let called = |name: &str| format!("/{name}/{{method}}");
+    routes()
+        .router
         .route_service(
-            &format!("/{}/{{method}}", pin_service_server::SERVICE_NAME),
+            &called(pin_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(pins),
         )
         .route_service(
-            &format!("/{}/{{method}}", annotation_service_server::SERVICE_NAME),
+            &called(annotation_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(annotated),
         )
         .route_service(
-            &format!("/{}/{{method}}", capture_service_server::SERVICE_NAME),
+            &called(capture_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(captures),
         )
-        .route_service(
-            &format!("/{SERVICE_NAME}/{{method}}"),
-            GrpcWebLayer::new().layer(questions),
-        )
-        .route(login::PATH, get(login::page))
-        .route("/login.js", get(login::script))
-        .route("/login.css", get(login::style))
-        .route("/api/session", get(login::session))
-        .route(
-            "/api/login",
-            post(login::log_in)
-                .layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX))
-                .get(login::ways),
-        )
-        .route(sign_in::PATH, get(sign_in::begin))
-        .route(oidc::CALLBACK, get(sign_in::finish))
-        .route("/api/logout", post(login::log_out))
-        .route(
-            annotations::PATH,
-            post(annotations::add)
-                .layer(DefaultBodyLimit::max(ANNOTATION_BYTES_MAX))
-                .get(annotations::list),
-        )
-        .route("/metrics", get(metrics_text))
-        .route("/healthz", get(health))
-        .route("/api/{file}", get(file))
+        .route_service(&called(SERVICE_NAME), GrpcWebLayer::new().layer(questions))
         .fallback(page_file)
         .layer(from_fn_with_state(site.clone(), guarded))
         .with_state(site)
+}
+
+/// What is answered that is no call and no file of the page.
+fn routes() -> Routes {
+    let get = |path: &'static str, way| (Method::GET, path, way);
+    let post = |path: &'static str, way| (Method::POST, path, way);
+    let log_in = routing::post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX));
+    let annotate =
+        routing::post(annotations::add).layer(DefaultBodyLimit::max(ANNOTATION_BYTES_MAX));
+    Routes::of([
+        get(login::PATH, routing::get(login::page)),
+        get("/login.js", routing::get(login::script)),
+        get("/login.css", routing::get(login::style)),
+        get("/api/session", routing::get(login::session)),
+        get("/api/login", routing::get(login::ways)),
+        post("/api/login", log_in),
+        get(sign_in::PATH, routing::get(sign_in::begin)),
+        get(oidc::CALLBACK, routing::get(sign_in::finish)),
+        post("/api/logout", routing::post(login::log_out)),
+        get(annotations::PATH, routing::get(annotations::list)),
+        post(annotations::PATH, annotate),
+        get("/metrics", routing::get(metrics_text)),
+        get("/healthz", routing::get(health)),
+        get("/api/profile.{ending}", routing::get(file)),
+        get("/api/capture.{ending}", routing::get(file)),
+        get("/api/pin.{ending}", routing::get(file)),
+    ])
+}
+
+/// Routes, and which there are: a router does not tell.
+struct Routes {
+    router: Router<Site>,
+    #[cfg(test)]
+    listed: Vec<(Method, &'static str)>,
+}
+
+impl Routes {
+    fn of(all: impl IntoIterator<Item = (Method, &'static str, MethodRouter<Site>)>) -> Routes {
+        let mut routes = Routes {
+            router: Router::new(),
+            #[cfg(test)]
+            listed: Vec::new(),
+        };
+        for (_method, path, way) in all {
+            #[cfg(test)]
+            routes.listed.push((_method, path));
+            routes.router = routes.router.route(path, way);
+        }
+        routes
+    }
 }
 
 /// Rejects what the guard rejects, and adds security headers to the rest.
@@ -371,12 +398,20 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
         Some(asking) => Who::Person(asking.caller.role),
         None => Who::Stranger,
     };
-    if let Some(status) = access::web_refusal(&path, who) {
+    if let Some(status) = access::web_refusal((request.method(), &path), page::has_file(&path), who)
+    {
         let is_link = request.method() == Method::GET && page::is_page(&path);
         if asking.is_none() && is_link {
             return Redirect::to(login::PATH).into_response();
         }
         site.metrics.calls_denied.inc();
+        if let Some(asking) = &asking
+            && status.code() == Code::PermissionDenied
+        {
+            let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+            let event = asking.caller.event(peer, "denied");
+            door.people.deny(event, &path, status.message());
+        }
         return turned_away(&path, status);
     }
     let Some(asking) = asking else {
@@ -512,7 +547,6 @@ async fn health(State(site): State<Site>) -> Response {
 
 async fn file(
     State(site): State<Site>,
-    Path(name): Path<String>,
     extensions: Extensions,
     uri: Uri,
     headers: HeaderMap,
@@ -529,6 +563,7 @@ async fn file(
         Ok(caller) => caller,
         Err(status) => return turned_away("", status),
     };
+    let name = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
     let made = match name.split('.').next() {
         Some("capture") => {
             capture_file::make(&site.queries, &site.control, caller, &name, pairs).await
@@ -593,6 +628,40 @@ fn plain(status: StatusCode, text: impl Into<Bytes>) -> hyper::Response<Bytes> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::access::Role;
+
+    #[test]
+    fn every_route_has_a_row_in_the_table_and_every_row_a_route() {
+        let text = |method: &Method, path: &str| format!("{method} {path}");
+        let rows: Vec<_> = access::web_rows().map(|(m, path)| text(m, path)).collect();
+        let listed = routes().listed;
+        let routes = listed.iter();
+        let routes: Vec<_> = routes
+            .map(|(method, path)| text(method, &path.replace("{ending}", "")))
+            .collect();
+        for (some, others) in [(&rows, &routes), (&routes, &rows)] {
+            for one in some {
+                let count = others.iter().filter(|other| *other == one).count();
+                assert_eq!(count, 1, "{one}: decide who may before it is there");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_no_file_of_the_page_is_nobodys() {
+        let may = |path: &str, role| {
+            let who = Who::Person(role);
+            access::web_refusal((&Method::GET, path), page::has_file(path), who).is_none()
+        };
+        let files = page::files().map(|name| format!("/{name}"));
+        for path in files.chain(["/".to_owned(), "/index.html".to_owned()]) {
+            assert!(
+                may(&path, Role::Viewer) && !may(&path, Role::Metrics),
+                "{path}"
+            );
+            assert!(!may(&format!("{path}x"), Role::Admin), "{path}x");
+        }
+    }
 
     #[test]
     fn a_reading_is_on_record_however_its_path_is_spelled() {

@@ -64,6 +64,26 @@ pub(super) fn is_page(path: &str) -> bool {
     PAGE.contains(&path)
 }
 
+/// The name of what is at a path of the page.
+fn name_of(path: &str) -> &str {
+    match path.strip_prefix('/') {
+        _ if is_page(path) => "index.html",
+        Some(name) => name,
+        None => path,
+    }
+}
+
+/// True where the page, or a file of it, is at this path.
+pub(super) fn has_file(path: &str) -> bool {
+    is_page(path) || FILES.iter().any(|file| file.name == name_of(path))
+}
+
+/// Names of all files of the page, for tests of who may have them.
+#[cfg(test)]
+pub(super) fn files() -> impl Iterator<Item = &'static str> {
+    FILES.iter().map(|file| file.name)
+}
+
 /// The file at `path` of the page.
 pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Response<Bytes> {
     if method != Method::GET && method != Method::HEAD {
@@ -72,15 +92,10 @@ pub(super) fn respond(method: &Method, path: &str, headers: &HeaderMap) -> Respo
         response.headers_mut().insert(ALLOW, allow);
         return response;
     }
-    let is_page = is_page(path);
-    let name = match path.strip_prefix('/') {
-        _ if is_page => "index.html",
-        Some(name) => name,
-        None => path,
-    };
+    let name = name_of(path);
     match FILES.iter().find(|file| file.name == name) {
         Some(file) => send(file, headers),
-        None if is_page => {
+        None if is_page(path) => {
             let mut response = Response::new(Bytes::from_static(NOT_BUILT.as_bytes()));
             let kind = HeaderValue::from_static("text/html; charset=utf-8");
             response.headers_mut().insert(CONTENT_TYPE, kind);

@@ -27,7 +27,8 @@ use tokio::task::JoinHandle;
 use tonic::transport::Channel;
 use tonic::{Code, Status};
 
-const SECOND: i64 = 1_000_000_000;
+/// Unit: nanoseconds.
+pub const SECOND: i64 = 1_000_000_000;
 
 /// A collector that listens for other machines.
 pub struct Running {
@@ -56,8 +57,24 @@ pub async fn start_in(dir: TempDir, store: Arc<Memory>) -> Running {
     start_with(dir, store, |_| {}).await
 }
 
+/// With a clock that is so many seconds ahead of the machine's.
+pub async fn start_ahead(seconds: i64) -> Running {
+    let clock = move || Clock::system().now_unix_ns() + seconds * SECOND;
+    let dir = tempfile::tempdir().expect("a directory");
+    start_by(Clock::new(clock), dir, Arc::default(), |_| {}).await
+}
+
 /// In this directory, with a configuration of its own.
 pub async fn start_with(dir: TempDir, store: Arc<Memory>, change: impl Fn(&mut Config)) -> Running {
+    start_by(Clock::system(), dir, store, change).await
+}
+
+async fn start_by(
+    clock: Clock,
+    dir: TempDir,
+    store: Arc<Memory>,
+    change: impl Fn(&mut Config),
+) -> Running {
     let mut config = Config::default();
     Path::clone_into(dir.path(), &mut config.data_dir);
     config.listen.grpc.set_port(0);
@@ -69,7 +86,7 @@ pub async fn start_with(dir: TempDir, store: Arc<Memory>, change: impl Fn(&mut C
     let served = OpenStore::of(store.clone());
     let task = tokio::spawn(async move {
         let ready = |at| tell.send(at).expect("the test waits");
-        server::serve(&config, served, Clock::system(), stopping, ready).await
+        server::serve(&config, served, clock, stopping, ready).await
     });
     let at = told.await.expect("it is ready");
     Running {

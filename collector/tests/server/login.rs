@@ -138,7 +138,8 @@ impl Site {
         self.ask("GET", path, more, "").await
     }
 
-    async fn log_in(&self, token: &str) -> Reply {
+    /// What comes of logging in with a token.
+    pub async fn log_in(&self, token: &str) -> Reply {
         let origin = "Origin: https://profiles.example.net\r\n";
         let body = format!("token {token}");
         self.ask("POST", "/api/login", origin, &body).await
@@ -388,6 +389,52 @@ async fn a_proxy_is_believed_and_nobody_who_pretends_to_be_one() {
     }
     // The proxy's own requests for nobody are nobody's.
     assert_eq!(from(&site, proxy, "/api/session", "").await.status, 401);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_proxy_gives_people_their_scope_and_one_it_leaves_out_opens_nothing() {
+    let site = Site::with(|config| {
+        config.web.external_url = Some("https://profiles.example.net".to_owned());
+        config.web.proxy.from = Some("127.0.0.2".to_owned());
+        config.web.proxy.user_header = Some("X-User".to_owned());
+        config.web.proxy.role_header = Some("X-Role".to_owned());
+        config.web.proxy.scope_header = Some("X-Scope".to_owned());
+    })
+    .await;
+    let proxy = [127, 0, 0, 2];
+    let ask = async |path: &str, more: &str| {
+        let headers = format!("X-User: anna\r\n{more}");
+        from(&site, proxy, path, &headers).await
+    };
+    // What is of the collector as a whole is for those without a scope.
+    let scoped = "X-Scope: team=\"web\"\r\n";
+    assert_eq!(ask("/api/session", scoped).await.status, 200);
+    let refused = ask("/metrics", scoped).await;
+    assert_eq!(refused.status, 403, "{refused:?}");
+    assert!(String::from_utf8_lossy(&refused.body).contains("scope"));
+    assert_eq!(ask("/metrics", "X-Scope: *\r\n").await.status, 200);
+    assert_eq!(ask("/metrics", "X-Role: admin\r\n").await.status, 200);
+    for wrong in [
+        "",
+        "X-Scope: \r\n",
+        "X-Scope: team=\"\r\n",
+        "X-Scope: comm=\"nginx\"\r\n",
+        "X-Scope: team!=\"web\"\r\n",
+        "X-Scope: team=\"web\"\r\nX-Scope: *\r\n",
+        "X-Role: admin\r\nX-Scope: team=\"web\"\r\n",
+    ] {
+        let refused = ask("/api/session", wrong).await;
+        assert_eq!(refused.status, 403, "{wrong}");
+        let text = String::from_utf8_lossy(&refused.body).into_owned();
+        assert!(text.starts_with("the proxy sends"), "{text}");
+    }
+    // Who comes from elsewhere gives themselves none.
+    let token = site.running.token("ben", Role::Viewer).await;
+    let own = format!("Authorization: Bearer {token}\r\nX-Scope: team=\"web\"\r\n");
+    assert_eq!(
+        from(&site, [127, 0, 0, 3], "/metrics", &own).await.status,
+        200
+    );
 }
 
 /// A certificate of its own, with its key, in a folder.

@@ -1,6 +1,7 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
 mod annotations;
+mod attacks;
 mod captures;
 mod confined;
 mod connections;
@@ -27,6 +28,7 @@ mod pins;
 mod program;
 mod query;
 mod rig;
+mod rotation;
 mod scopes;
 mod several;
 mod symbols;

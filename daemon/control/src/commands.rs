@@ -130,36 +130,25 @@ impl<'c> Commands<'c> {
     }
 
     fn capture(&mut self, number: u64, request: CaptureRequest) {
-        let asked = (who(&request.who), who(&request.event));
         let collector = self.control.exporter.collector();
-        // The fleet that the collector has proved to belong to, in addition to its own claims.
-        let fleet = collector.fleet();
-        let fleet = fleet.as_deref().unwrap_or("unknown: not authenticated");
+        let order = Order {
+            collector: collector.to_string(),
+            fleet: collector.fleet(),
+            who: who(&request.who),
+            event: who(&request.event),
+        };
         let (request, asker, charge) = match self.admit(request) {
             Ok(admitted) => admitted,
             Err(status) => {
-                tracing::warn!(
-                    %collector,
-                    fleet,
-                    who = asked.0,
-                    event = asked.1,
-                    reason = status.message(),
-                    "capture from the collector refused"
-                );
+                order.refused(&status);
                 return self.refuse(number, status);
             }
         };
-        tracing::info!(
-            %collector,
-            fleet,
-            who = asked.0,
-            event = asked.1,
-            "capture from the collector started"
-        );
         let counts = self.control.counts.clone();
         let (cancel, cancelled) = watch::channel(false);
         let pump = Pump {
             number,
+            order,
             out: self.out.clone(),
             capturing: Arc::clone(&self.control.capturing),
             starts: self.control.starts.clone(),
@@ -230,9 +219,48 @@ fn refusal(number: u64, status: Status) -> ControlRequest {
     report(number, what)
 }
 
+/// What a collector ordered, as the log of this host has it.
+struct Order {
+    collector: String,
+    /// What it has proved, beside what it says.
+    fleet: Option<String>,
+    who: String,
+    event: String,
+}
+
+impl Order {
+    fn fleet(&self) -> &str {
+        let fleet = self.fleet.as_deref();
+        fleet.unwrap_or("unknown: not authenticated")
+    }
+
+    fn started(&self) {
+        tracing::info!(
+            collector = self.collector,
+            fleet = self.fleet(),
+            who = self.who,
+            event = self.event,
+            "capture from the collector started"
+        );
+    }
+
+    /// Also of what is found out only when its target is looked for: that all of it is withheld.
+    fn refused(&self, status: &Status) {
+        tracing::warn!(
+            collector = self.collector,
+            fleet = self.fleet(),
+            who = self.who,
+            event = self.event,
+            reason = status.message(),
+            "capture from the collector refused"
+        );
+    }
+}
+
 /// Forwards the messages of one capture to the stream.
 struct Pump {
     number: u64,
+    order: Order,
     out: mpsc::Sender<ControlRequest>,
     capturing: Arc<dyn Capturing>,
     starts: Quota,
@@ -251,10 +279,12 @@ impl Pump {
         };
         match self.starts.run(start).await {
             Ok(messages) => {
+                self.order.started();
                 self.counts.captures.inc();
                 self.run(messages).await;
             }
             Err(status) => {
+                self.order.refused(&status);
                 self.counts.refused.inc();
                 let _ = self.out.send(refusal(self.number, status)).await;
             }

@@ -2,6 +2,7 @@
 //! record of it.
 
 mod ends;
+mod http;
 mod limits;
 mod record;
 mod roles;
@@ -44,7 +45,10 @@ impl tonic::service::Interceptor for Bearer {
 }
 
 /// A connection to the collector of this authority.
-async fn pinned(at: SocketAddr, authority: [u8; 32]) -> Result<Channel, tonic::transport::Error> {
+pub async fn pinned(
+    at: SocketAddr,
+    authority: [u8; 32],
+) -> Result<Channel, tonic::transport::Error> {
     let tls = ClientTlsConfig::new().domain_name(proto::COLLECTOR_NAME);
     Endpoint::from_shared(format!("https://{at}"))?
         .tls_config_with_verifier(tls, Arc::new(Pinned::new(authority)))?

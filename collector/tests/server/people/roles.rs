@@ -35,7 +35,7 @@ where
 }
 
 /// Every call of a collector.
-fn calls() -> Vec<String> {
+pub fn calls() -> Vec<String> {
     let set: FileDescriptorSet = prost::Message::decode(proto::DESCRIPTORS).expect("descriptors");
     let mut calls = Vec::new();
     for file in &set.file {
@@ -50,7 +50,7 @@ fn calls() -> Vec<String> {
 }
 
 /// The least role of people that may make a call; none: no person may.
-fn least(path: &str) -> Option<Role> {
+pub fn least(path: &str) -> Option<Role> {
     let (service, method) = path[1..].split_once('/').expect("a service");
     match service.strip_prefix("fleetprof.collector.v1.")? {
         "QueryService" | "PinService" => Some(Role::Viewer),
