@@ -1,5 +1,5 @@
 //! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
-//! and EvidenceService for pins) and people (QueryService, CaptureService, PinService,
+//! and PinUploadService for pins) and people (QueryService, CaptureService, PinService,
 //! AnnotationService, SymbolService, FleetService and AccessService), with health and reflection.
 //! The one for other machines serves the same without reflection, plus EnrollmentService, behind
 //! the gate (`identity/gate.rs`).
@@ -21,10 +21,10 @@ use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::enrollment_service_server::EnrollmentServiceServer;
-use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::fleet_service_server::FleetServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
+use proto::collector::pin_upload_service_server::PinUploadServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use proto::collector::symbol_service_server::SymbolServiceServer;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
@@ -99,7 +99,7 @@ pub struct Services {
 
 type Agents = IngestServiceServer<Ingest>;
 type ControlServer = ControlServiceServer<Control>;
-type Evidence = EvidenceServiceServer<Pins>;
+type Evidence = PinUploadServiceServer<Pins>;
 type Enrolling = EnrollmentServiceServer<Enrollment>;
 type Questions = QueryServiceServer<Queries>;
 type Captures = CaptureServiceServer<Control>;

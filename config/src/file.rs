@@ -346,7 +346,7 @@ impl<'de, C: Configuration> Visitor<'de> for Section<'_, C> {
                     let value = map.next_value_seed(Checked { key, found })?;
                     (key.put)(config, value);
                 }
-                Entry::Told => map.next_value::<de::IgnoredAny>().map(|_| ())?,
+                Entry::Known => map.next_value::<de::IgnoredAny>().map(|_| ())?,
             }
         }
         Ok(())
@@ -373,7 +373,7 @@ enum Entry<C: 'static> {
     Section(&'static str),
     Key(&'static Key<C>),
     /// The problem was already reported.
-    Told,
+    Known,
 }
 
 /// Reads the name of a key or section within the section `path`.
@@ -409,7 +409,7 @@ impl<C: Configuration> Visitor<'_> for Name<'_, C> {
         let key = C::KEYS.iter().find(|key| plain && key.path == full);
         let section = C::SECTIONS.iter().find(|(path, _)| plain && *path == full);
         if self.found.told.contains(&full) {
-            return Ok(Entry::Told);
+            return Ok(Entry::Known);
         }
         let problem = match (key, section) {
             _ if self.seen.contains(&full.as_str()) => Problem::Duplicate(full),

@@ -43,7 +43,10 @@ const CALLS: [(&str, &[(&str, May)]); 12] = [
         "fleetprof.collector.v1.ControlService",
         &[("Control", Hosts)],
     ),
-    ("fleetprof.collector.v1.EvidenceService", &[("Keep", Hosts)]),
+    (
+        "fleetprof.collector.v1.PinUploadService",
+        &[("Upload", Hosts)],
+    ),
     (
         "fleetprof.collector.v1.QueryService",
         &[
@@ -350,7 +353,7 @@ mod tests {
             ("EnrollmentService/Enroll", Who::Stranger),
             ("IngestService/Push", Who::Host),
             ("ControlService/Control", Who::Host),
-            ("EvidenceService/Keep", Who::Host),
+            ("PinUploadService/Keep", Who::Host),
             ("AccessService/WhoAmI", Who::Person(Metrics)),
             ("QueryService/Profile", Who::Person(Viewer)),
             ("CaptureService/List", Who::Person(Viewer)),

@@ -697,9 +697,9 @@ async fn send(
     let own = chunks(finished.own.as_ref()).map(Body::Chunk);
     for body in past.chain(own) {
         match tell(client, body).await {
-            Told::Read => {}
-            Told::Left => return true,
-            Told::Stalled => return false,
+            Delivery::Read => {}
+            Delivery::Left => return true,
+            Delivery::Stalled => return false,
         }
     }
     let end = Instant::now() + KEEP_PATIENCE;
@@ -717,9 +717,9 @@ async fn send(
             continue;
         };
         match tell(client, Body::Host(host.clone())).await {
-            Told::Read => {}
-            Told::Left => return true,
-            Told::Stalled => return false,
+            Delivery::Read => {}
+            Delivery::Left => return true,
+            Delivery::Stalled => return false,
         }
     };
     match outcome {
@@ -729,7 +729,7 @@ async fn send(
         Some(Err(reason)) => info.notices.push(not_kept(&reason)),
         None => {}
     }
-    !matches!(tell(client, Body::Result(info)).await, Told::Stalled)
+    !matches!(tell(client, Body::Result(info)).await, Delivery::Stalled)
 }
 
 fn chunks(profile: Option<&Profile>) -> impl Iterator<Item = wire::ProfileChunk> {
@@ -737,19 +737,19 @@ fn chunks(profile: Option<&Profile>) -> impl Iterator<Item = wire::ProfileChunk>
 }
 
 /// Result of sending a message.
-enum Told {
+enum Delivery {
     Read,
     /// The client went away, which is its own affair.
     Left,
     Stalled,
 }
 
-async fn tell(client: &Client, body: Body) -> Told {
+async fn tell(client: &Client, body: Body) -> Delivery {
     let message = FleetCaptureResponse { body: Some(body) };
     match client.send_timeout(Ok(message), STALL_TIMEOUT).await {
-        Ok(()) => Told::Read,
-        Err(mpsc::error::SendTimeoutError::Closed(_)) => Told::Left,
-        Err(mpsc::error::SendTimeoutError::Timeout(_)) => Told::Stalled,
+        Ok(()) => Delivery::Read,
+        Err(mpsc::error::SendTimeoutError::Closed(_)) => Delivery::Left,
+        Err(mpsc::error::SendTimeoutError::Timeout(_)) => Delivery::Stalled,
     }
 }
 

@@ -4,7 +4,7 @@ use super::Control;
 use super::kept::{KeptCaptures, shown};
 use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use crate::access::Caller;
-use crate::evidence::{Asked, ProfileKind, ReadError, in_part, refused, send};
+use crate::evidence::{KeptQuery, ProfileKind, ReadError, in_part, refused, send};
 use crate::query::{ANSWER_TIMEOUT, Failed, profile_bytes};
 use crate::store::Limits;
 use profile::Profile;
@@ -134,7 +134,7 @@ impl Control {
         };
         // Scopes are no matter of its samples: all of them are in it, or it is not shown.
         let (matchers, filters) = (asked.matchers, asked.frame_filters);
-        let query = Asked::new((matchers, None), filters, &asked.group_by, asked.times)?;
+        let query = KeptQuery::new((matchers, None), filters, &asked.group_by, asked.times)?;
         let mut place = self.0.queries.response_slot()?;
         let made = self.kept((id, kind), caller, move |info, profile, _| {
             let answer = query.answer(&profile);

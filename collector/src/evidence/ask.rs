@@ -9,12 +9,12 @@ use tokio::sync::mpsc;
 use tonic::Status;
 
 /// A query on a profile.
-pub(crate) struct Asked {
+pub(crate) struct KeptQuery {
     query: Query,
     times: bool,
 }
 
-impl Asked {
+impl KeptQuery {
     /// Looks at a question. `within`: matchers that are added to those that were asked for.
     ///
     /// # Errors
@@ -24,7 +24,7 @@ impl Asked {
         frame_filters: Vec<FrameFilter>,
         group_by: &[String],
         times: bool,
-    ) -> Result<Asked, Status> {
+    ) -> Result<KeptQuery, Status> {
         let invalid = |error: &dyn std::fmt::Display| Status::invalid_argument(error.to_string());
         let mut selector = proto::query::selector(matchers).map_err(|e| invalid(&e))?;
         if let Some(within) = within {
@@ -36,7 +36,7 @@ impl Asked {
         count.map_err(|e| invalid(&e))?;
         let group_by = GroupBy::from_keys(group_by);
         let query = Query::new(selector, filters, group_by).map_err(|e| invalid(&e))?;
-        Ok(Asked { query, times })
+        Ok(KeptQuery { query, times })
     }
 
     /// Its result.

@@ -10,7 +10,7 @@ mod files;
 mod format;
 mod shares;
 
-pub(crate) use ask::{Asked, in_part, refused, send};
+pub(crate) use ask::{KeptQuery, in_part, refused, send};
 pub use bounds::Bounds;
 pub use files::{Files, KeepError, MESSAGE_BYTES_MAX, OpenError, ProfileKind, ReadError, Removed};
 

@@ -5,18 +5,18 @@ use super::limits::{LIST_DEFAULT, MESSAGE_MAX, PINS_MAX, PLACE_MAX, UPLOAD_MAX};
 use super::sight::Sight;
 use super::take::{UploadMessage, fault, head};
 use crate::access::{Caller, Scope};
-use crate::evidence::{Asked, ProfileKind, ReadError, in_part, refused, send};
+use crate::evidence::{KeptQuery, ProfileKind, ReadError, in_part, refused, send};
 use crate::identity::{self, Member};
 use crate::ingest::stopped;
 use crate::query::{ANSWER_TIMEOUT, Failed, profile_bytes};
 use crate::store::Limits;
 use profile::Profile;
-use proto::collector::evidence_service_server::EvidenceService;
-use proto::collector::keep_request::Body;
 use proto::collector::pin_service_server::PinService;
+use proto::collector::pin_upload_service_server::PinUploadService;
+use proto::collector::upload_pin_request::Body;
 use proto::collector::{
-    HostPin, KeepRequest, KeepResponse, ListHostPinsRequest, ListHostPinsResponse,
-    PinProfileRequest, PinProfileResponse,
+    HostPin, ListHostPinsRequest, ListHostPinsResponse, PinProfileRequest, PinProfileResponse,
+    UploadPinRequest, UploadPinResponse,
 };
 use proto::convert::Chunks;
 use std::sync::Arc;
@@ -30,11 +30,11 @@ use tonic::{Code, Request, Response, Status, Streaming};
 const PIECES_QUEUED: usize = 2;
 
 #[tonic::async_trait]
-impl EvidenceService for Pins {
-    async fn keep(
+impl PinUploadService for Pins {
+    async fn upload(
         &self,
-        request: Request<Streaming<KeepRequest>>,
-    ) -> Result<Response<KeepResponse>, Status> {
+        request: Request<Streaming<UploadPinRequest>>,
+    ) -> Result<Response<UploadPinResponse>, Status> {
         let peer = request.remote_addr();
         let member = identity::member(&request);
         let mut requests = request.into_inner();
@@ -63,7 +63,7 @@ impl EvidenceService for Pins {
                 tracing::debug!(?peer, "pin of an agent not stored: {}", status.message());
             }
         }
-        kept.map(|repeated| Response::new(KeepResponse { repeated }))
+        kept.map(|repeated| Response::new(UploadPinResponse { repeated }))
     }
 }
 
@@ -71,7 +71,7 @@ impl Pins {
     /// True when it was there already.
     async fn keep_one(
         &self,
-        requests: &mut Streaming<KeepRequest>,
+        requests: &mut Streaming<UploadPinRequest>,
         member: Option<&Arc<Member>>,
     ) -> Result<bool, Status> {
         let files = self.0.open().await?;
@@ -124,7 +124,7 @@ impl Pins {
 
 /// Hands chunks on until the end, or until nobody takes them.
 async fn pass_on(
-    requests: &mut Streaming<KeepRequest>,
+    requests: &mut Streaming<UploadPinRequest>,
     pieces: mpsc::Sender<UploadMessage>,
 ) -> Result<(), Status> {
     loop {
@@ -142,7 +142,7 @@ async fn pass_on(
 }
 
 /// The next message; none at the end.
-async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Status> {
+async fn next(requests: &mut Streaming<UploadPinRequest>) -> Result<Option<Body>, Status> {
     let message = timeout(MESSAGE_MAX, requests.message()).await;
     let message = message.map_err(|_| {
         let seconds = MESSAGE_MAX.as_secs();
@@ -156,7 +156,7 @@ async fn next(requests: &mut Streaming<KeepRequest>) -> Result<Option<Body>, Sta
     })?;
     match message {
         None => Ok(None),
-        Some(KeepRequest { body: Some(body) }) => Ok(Some(body)),
+        Some(UploadPinRequest { body: Some(body) }) => Ok(Some(body)),
         Some(_) => Err(fault("this version does not know the body of a message")),
     }
 }
@@ -291,10 +291,10 @@ fn matches(asked: &ListHostPinsRequest, pin: &HostPin) -> bool {
         && (asked.trigger.is_empty() || asked.trigger == trigger)
 }
 
-fn query(asked: &PinProfileRequest, caller: &Caller) -> Result<Asked, Status> {
+fn query(asked: &PinProfileRequest, caller: &Caller) -> Result<KeptQuery, Status> {
     // Samples of a pin do not have the labels of their host, which is looked at before.
     let within = caller.scope.as_ref().map(Scope::within_host);
-    Asked::new(
+    KeptQuery::new(
         (asked.matchers.clone(), within),
         asked.frame_filters.clone(),
         &asked.group_by,

@@ -7,7 +7,7 @@
 use super::download::{File, file, filter, finished, format, named, plain_name, too_large};
 use crate::access::Caller;
 use crate::control::Control;
-use crate::evidence::{Asked, ProfileKind};
+use crate::evidence::{KeptQuery, ProfileKind};
 use crate::query::Queries;
 use hyper::body::Bytes;
 use proto::agent;
@@ -86,7 +86,7 @@ pub(super) async fn make(
         true => &all[..],
         false => &group_by[..],
     };
-    let query = Asked::new((Vec::new(), None), filters, labels, format.has_times())?;
+    let query = KeptQuery::new((Vec::new(), None), filters, labels, format.has_times())?;
     let mut place = queries.response_slot()?;
     let kind = match past {
         true => ProfileKind::Minutes,

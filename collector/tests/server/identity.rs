@@ -10,12 +10,12 @@ use collector::time::Clock;
 use proto::agent::CaptureRequest;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::control_service_client::ControlServiceClient;
-use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
-    ControlRequest, FleetCaptureRequest, Hello, HostsRequest, InviteRequest, KeepRequest,
-    ListMembersRequest, Outcome, PinHead, RemoveMemberRequest, control_request, keep_request,
+    ControlRequest, FleetCaptureRequest, Hello, HostsRequest, InviteRequest, ListMembersRequest,
+    Outcome, PinHead, RemoveMemberRequest, UploadPinRequest, control_request, upload_pin_request,
 };
 use std::path::Path;
 use std::sync::Arc;
@@ -289,11 +289,11 @@ async fn a_member_speaks_for_itself_on_every_stream() {
         pin: Some(proto::agent::Pin::default()),
         ..PinHead::default()
     };
-    let head = KeepRequest {
-        body: Some(keep_request::Body::Head(head)),
+    let head = UploadPinRequest {
+        body: Some(upload_pin_request::Body::Head(head)),
     };
-    let kept = EvidenceServiceClient::new(channel)
-        .keep(tokio_stream::iter([head]))
+    let kept = PinUploadServiceClient::new(channel)
+        .upload(tokio_stream::iter([head]))
         .await
         .expect_err("refused");
     assert_eq!(kept.code(), Code::PermissionDenied, "{kept}");

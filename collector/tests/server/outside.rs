@@ -4,11 +4,11 @@ use crate::identity::{Running, hello_of, now, refused_push, start_with};
 use crate::pins;
 use crate::rig::{LIMIT, PushStream, SECOND, channel, starting, window};
 use proto::collector::control_service_client::ControlServiceClient;
-use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
 use proto::collector::{
-    ControlRequest, Hello, InviteRequest, KeepRequest, ListHostPinsRequest, ListMembersRequest,
-    Outcome, RemoveMemberRequest, control_request,
+    ControlRequest, Hello, InviteRequest, ListHostPinsRequest, ListMembersRequest, Outcome,
+    RemoveMemberRequest, UploadPinRequest, control_request,
 };
 use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
@@ -215,13 +215,13 @@ async fn a_host_is_who_its_certificate_says_whatever_it_says() {
     // Pins.
     let requests: Vec<_> = pins::all(&id("b"), 7, None)
         .into_iter()
-        .map(|body| KeepRequest { body: Some(body) })
+        .map(|body| UploadPinRequest { body: Some(body) })
         .collect();
-    let mut client = EvidenceServiceClient::new(connect(&running, &a).await)
+    let mut client = PinUploadServiceClient::new(connect(&running, &a).await)
         .send_compressed(tonic::codec::CompressionEncoding::Zstd)
         .accept_compressed(tonic::codec::CompressionEncoding::Zstd);
     client
-        .keep(tokio_stream::iter(requests))
+        .upload(tokio_stream::iter(requests))
         .await
         .expect("kept");
     let mut people = PinServiceClient::new(channel(running.at.grpc).await);

@@ -6,10 +6,12 @@ use collector::pins::Bounds;
 use collector::pins::limits::HOST_PINS_PER_DAY_MAX;
 use profile::{FrameRef, Moment, Profile, SampleKey, StackEnd, StackId, Value};
 use proto::agent::{LabelMatcher, MatchOp, Pin, TimeRange};
-use proto::collector::evidence_service_client::EvidenceServiceClient;
-use proto::collector::keep_request::Body;
 use proto::collector::pin_service_client::PinServiceClient;
-use proto::collector::{HostPin, KeepRequest, ListHostPinsRequest, PinHead, PinProfileRequest};
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
+use proto::collector::upload_pin_request::Body;
+use proto::collector::{
+    HostPin, ListHostPinsRequest, PinHead, PinProfileRequest, UploadPinRequest,
+};
 use proto::{Chunks, ProfileAssembler};
 use std::sync::atomic::Ordering;
 use tonic::codec::CompressionEncoding::Zstd;
@@ -78,13 +80,13 @@ pub fn all(host: &str, number: u64, capture: Option<&Profile>) -> Vec<Body> {
 }
 
 async fn keep(rig: &Rig, bodies: Vec<Body>) -> Result<bool, Status> {
-    let mut client = EvidenceServiceClient::new(rig.channel().await)
+    let mut client = PinUploadServiceClient::new(rig.channel().await)
         .send_compressed(Zstd)
         .accept_compressed(Zstd);
     let requests = bodies
         .into_iter()
-        .map(|body| KeepRequest { body: Some(body) });
-    let answer = client.keep(tokio_stream::iter(requests.collect::<Vec<_>>()));
+        .map(|body| UploadPinRequest { body: Some(body) });
+    let answer = client.upload(tokio_stream::iter(requests.collect::<Vec<_>>()));
     let answer = tokio::time::timeout(LIMIT, answer).await;
     Ok(answer.expect("an answer in time")?.into_inner().repeated)
 }
@@ -299,10 +301,10 @@ async fn an_agent_that_leaves_in_the_middle_leaves_nothing() {
     })
     .await;
     let (say, queue) = tokio::sync::mpsc::channel(1);
-    let mut client = EvidenceServiceClient::new(rig.channel().await);
+    let mut client = PinUploadServiceClient::new(rig.channel().await);
     let call = tokio::spawn(async move {
         let requests = tokio_stream::wrappers::ReceiverStream::new(queue);
-        client.keep(requests).await
+        client.upload(requests).await
     });
     let mut bodies = vec![head("a", pin(1), false)];
     bodies.extend(
@@ -311,7 +313,7 @@ async fn an_agent_that_leaves_in_the_middle_leaves_nothing() {
             .take(2),
     );
     for body in bodies {
-        say.send(KeepRequest { body: Some(body) })
+        say.send(UploadPinRequest { body: Some(body) })
             .await
             .expect("it reads");
     }

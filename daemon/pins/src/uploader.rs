@@ -18,9 +18,9 @@ use profile::text::with_causes;
 use profile::{Profile, Released};
 use prost::Message;
 use proto::agent as wire;
-use proto::collector::evidence_service_client::EvidenceServiceClient;
-use proto::collector::keep_request::Body;
-use proto::collector::{KeepRequest, PinHead};
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
+use proto::collector::upload_pin_request::Body;
+use proto::collector::{PinHead, UploadPinRequest};
 use proto::convert::Chunks;
 use proto::{PIN_HEAP_BYTES_MAX, PIN_PART_BYTES_MAX, Rows};
 use std::collections::HashMap;
@@ -270,7 +270,7 @@ impl PinUploader {
         has_capture: bool,
         head_first: bool,
     ) -> Result<(), UploadError> {
-        let mut client = EvidenceServiceClient::new(channel)
+        let mut client = PinUploadServiceClient::new(channel)
             .send_compressed(CompressionEncoding::Zstd)
             .accept_compressed(CompressionEncoding::Zstd);
         let head = |pin, has_capture| PinHead {
@@ -294,7 +294,7 @@ impl PinUploader {
                 .chain(minutes)
                 .chain(captured)
             {
-                let request = KeepRequest { body: Some(body) };
+                let request = UploadPinRequest { body: Some(body) };
                 if say.send(request).await.is_err() {
                     // The answer says why it wants no more.
                     return;
@@ -302,7 +302,7 @@ impl PinUploader {
             }
         };
         let answered = async {
-            let call = client.keep(ReceiverStream::new(queue));
+            let call = client.upload(ReceiverStream::new(queue));
             tokio::pin!(call);
             tokio::select! {
                 answer = &mut call => answer,
@@ -344,15 +344,15 @@ impl PinUploader {
 /// The collector's answer to the head alone: true if it has the pin, an error if it rejects it, and
 /// false if it waits for more.
 async fn ask(
-    client: &mut EvidenceServiceClient<Channel>,
+    client: &mut PinUploadServiceClient<Channel>,
     head: PinHead,
 ) -> Result<bool, UploadError> {
     let (say, queue) = mpsc::channel(1);
     let body = Some(Body::Head(head));
     // There is room for one, and the call takes it before it ends. `say` lives as long as the call:
     // what ends before its chunks would be refused.
-    let _ = say.try_send(KeepRequest { body });
-    let call = client.keep(ReceiverStream::new(queue));
+    let _ = say.try_send(UploadPinRequest { body });
+    let call = client.upload(ReceiverStream::new(queue));
     match timeout(HEAD_ANSWER_MAX, call).await {
         Err(_) => Ok(false),
         Ok(Ok(answer)) => Ok(answer.get_ref().repeated),

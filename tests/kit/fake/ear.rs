@@ -6,9 +6,9 @@ use proto::collector as wire;
 use proto::collector::control_request::Body as AgentMessage;
 use proto::collector::control_response::Body as CollectorMessage;
 use proto::collector::control_service_server::ControlService;
-use proto::collector::evidence_service_server::EvidenceService;
+use proto::collector::pin_upload_service_server::PinUploadService;
 use proto::collector::report::What;
-use proto::collector::{command, keep_request};
+use proto::collector::{command, upload_pin_request};
 use proto::convert::ProfileAssembler;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -81,18 +81,18 @@ impl ControlService for Ear {
 }
 
 #[tonic::async_trait]
-impl EvidenceService for Ear {
-    async fn keep(
+impl PinUploadService for Ear {
+    async fn upload(
         &self,
-        request: Request<Streaming<wire::KeepRequest>>,
-    ) -> Result<Response<wire::KeepResponse>, Status> {
+        request: Request<Streaming<wire::UploadPinRequest>>,
+    ) -> Result<Response<wire::UploadPinResponse>, Status> {
         let mut requests = request.into_inner();
         let mut trigger = String::new();
         let mut parts = 0;
         while let Some(message) = requests.message().await? {
             lock(&self.memory).heard.hear(&message);
             match message.body {
-                Some(keep_request::Body::Head(head)) => {
+                Some(upload_pin_request::Body::Head(head)) => {
                     trigger = head.pin.unwrap_or_default().trigger;
                 }
                 _ => parts += 1,
@@ -101,6 +101,6 @@ impl EvidenceService for Ear {
         if parts > 0 {
             lock(&self.memory).heard.pins.push(trigger);
         }
-        Ok(Response::new(wire::KeepResponse { repeated: false }))
+        Ok(Response::new(wire::UploadPinResponse { repeated: false }))
     }
 }

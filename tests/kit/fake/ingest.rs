@@ -8,8 +8,8 @@ use prost::Message;
 use proto::TableAssembler;
 use proto::collector as wire;
 use proto::collector::control_service_server::ControlServiceServer;
-use proto::collector::evidence_service_server::EvidenceServiceServer;
 use proto::collector::ingest_service_server::{IngestService, IngestServiceServer};
+use proto::collector::pin_upload_service_server::PinUploadServiceServer;
 use proto::collector::push_request::Body as Ask;
 use proto::collector::push_response::Body as Answer;
 use std::collections::BTreeMap;
@@ -144,7 +144,7 @@ impl IngestCollector {
             };
             let zstd = CompressionEncoding::Zstd;
             let control = ControlServiceServer::new(ear());
-            let pins = EvidenceServiceServer::new(ear());
+            let pins = PinUploadServiceServer::new(ear());
             services = services
                 .add_service(control.accept_compressed(zstd).send_compressed(zstd))
                 .add_service(pins.accept_compressed(zstd).send_compressed(zstd));

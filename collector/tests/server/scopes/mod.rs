@@ -29,7 +29,7 @@ fn calls_of_people() -> BTreeSet<String> {
     let of_agents = [
         "IngestService",
         "ControlService",
-        "EvidenceService",
+        "PinUploadService",
         "EnrollmentService",
     ];
     let mut calls = BTreeSet::new();

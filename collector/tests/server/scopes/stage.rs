@@ -14,12 +14,12 @@ use proto::collector as wire;
 use proto::collector::access_service_server::AccessServiceServer;
 use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
-use proto::collector::evidence_service_client::EvidenceServiceClient;
 use proto::collector::fleet_service_server::FleetServiceServer;
-use proto::collector::keep_request::Body as Kept;
 use proto::collector::pin_service_server::PinServiceServer;
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
 use proto::collector::query_service_server::QueryServiceServer;
 use proto::collector::symbol_service_server::SymbolServiceServer;
+use proto::collector::upload_pin_request::Body as Kept;
 use proto::{Chunks, agent};
 use std::sync::Arc;
 use std::time::Duration;
@@ -230,10 +230,10 @@ pub async fn pin(rig: &Rig, host: &str, (number, cgroup): (u64, &str), others: b
     let captured = Chunks::new(&profile).map(Kept::Captured);
     let bodies = std::iter::once(head).chain(minutes).chain(captured);
     let requests: Vec<_> = bodies
-        .map(|body| wire::KeepRequest { body: Some(body) })
+        .map(|body| wire::UploadPinRequest { body: Some(body) })
         .collect();
-    let mut client = EvidenceServiceClient::new(rig.channel().await);
-    let kept = client.keep(tokio_stream::iter(requests)).await;
+    let mut client = PinUploadServiceClient::new(rig.channel().await);
+    let kept = client.upload(tokio_stream::iter(requests)).await;
     kept.expect("the pin is kept");
 }
 

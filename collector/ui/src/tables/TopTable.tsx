@@ -32,7 +32,7 @@ export interface TopAnswer {
 }
 
 /** Somebody who has exact sums, as of `key`. */
-export interface Asked {
+export interface AskedTable {
   key: string;
   top: (by: string, byTotal: boolean, signal: AbortSignal) => Promise<TopAnswer>;
   /** Selects what has a value of a label. */
@@ -40,7 +40,7 @@ export interface Asked {
 }
 
 /** Who can be asked, or a profile that only this page has. */
-export type Source = Asked | { profile: ProfileSource };
+export type Source = AskedTable | { profile: ProfileSource };
 
 interface Props {
   graph: Graph;
@@ -148,7 +148,7 @@ function rowsOf({ functions, layout }: Graph): TopRow[] {
   }));
 }
 
-function Others(props: Props & { asked: Asked }) {
+function Others(props: Props & { asked: AskedTable }) {
   const { asked } = props;
   const { rows: of, sort } = useViewState('rows', 'sort');
   const { samples } = useDisplayState('samples');

@@ -4,10 +4,10 @@ import { top } from '../query/client';
 import type { Selection } from '../query/selection';
 import { withMatcher } from '../query/selector';
 import { getState, setState } from '../state/store';
-import type { Asked } from './TopTable';
+import type { AskedTable } from './TopTable';
 
 /** Exact sums of a selection. */
-export function collectorTop(selection: Selection, key: string): Asked {
+export function collectorTop(selection: Selection, key: string): AskedTable {
   return {
     key,
     top: async (by, byTotal, signal) => {

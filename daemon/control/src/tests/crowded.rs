@@ -1,12 +1,12 @@
 //! Tests captures on a connection with other streams that the collector does not read.
 
 use super::*;
-use proto::collector::evidence_service_client::EvidenceServiceClient;
-use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
 use proto::collector::ingest_service_client::IngestServiceClient;
 use proto::collector::ingest_service_server::{IngestService, IngestServiceServer};
-use proto::collector::{HostFacts, KeepRequest, KeepResponse, PushRequest, PushResponse};
-use proto::collector::{keep_request, push_request};
+use proto::collector::pin_upload_service_client::PinUploadServiceClient;
+use proto::collector::pin_upload_service_server::{PinUploadService, PinUploadServiceServer};
+use proto::collector::{HostFacts, PushRequest, PushResponse, UploadPinRequest, UploadPinResponse};
+use proto::collector::{push_request, upload_pin_request};
 use proto::wire::ProfileChunk;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES, STREAMS_PER_AGENT};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -35,11 +35,11 @@ impl IngestService for Unreading {
 }
 
 #[tonic::async_trait]
-impl EvidenceService for Unreading {
-    async fn keep(
+impl PinUploadService for Unreading {
+    async fn upload(
         &self,
-        request: Request<Streaming<KeepRequest>>,
-    ) -> Result<Response<KeepResponse>, Status> {
+        request: Request<Streaming<UploadPinRequest>>,
+    ) -> Result<Response<UploadPinResponse>, Status> {
         let _held = request.into_inner();
         std::future::pending().await
     }
@@ -58,7 +58,7 @@ async fn collector() -> (SocketAddr, mpsc::Receiver<AgentStream>) {
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .add_service(service)
         .add_service(IngestServiceServer::new(Unreading))
-        .add_service(EvidenceServiceServer::new(Unreading))
+        .add_service(PinUploadServiceServer::new(Unreading))
         .serve_with_incoming(TcpListenerStream::new(listener));
     tokio::spawn(serving);
     (address, streams)
@@ -81,9 +81,9 @@ fn window() -> PushRequest {
     }
 }
 
-fn pin() -> KeepRequest {
-    KeepRequest {
-        body: Some(keep_request::Body::Minutes(chunk())),
+fn pin() -> UploadPinRequest {
+    UploadPinRequest {
+        body: Some(upload_pin_request::Body::Minutes(chunk())),
     }
 }
 
@@ -103,8 +103,8 @@ async fn push(channel: Channel, sent: Arc<AtomicUsize>) {
 
 async fn keep(channel: Channel, sent: Arc<AtomicUsize>) {
     let (say, queue) = mpsc::channel(1);
-    let mut client = EvidenceServiceClient::new(channel);
-    let call = client.keep(ReceiverStream::new(queue));
+    let mut client = PinUploadServiceClient::new(channel);
+    let call = client.upload(ReceiverStream::new(queue));
     let _ = tokio::join!(call, fill(say, sent, pin));
 }
 

@@ -5,9 +5,9 @@ use super::*;
 use export::{Exporter, HostInfo, Identity, Options, Settings, Target};
 use profile::Profile;
 use proto::ProfileAssembler;
-use proto::collector::evidence_service_server::{EvidenceService, EvidenceServiceServer};
-use proto::collector::keep_request::Body;
-use proto::collector::{KeepRequest, KeepResponse, PinHead};
+use proto::collector::pin_upload_service_server::{PinUploadService, PinUploadServiceServer};
+use proto::collector::upload_pin_request::Body;
+use proto::collector::{PinHead, UploadPinRequest, UploadPinResponse};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use testkit::fake::server::Server;
@@ -32,11 +32,11 @@ struct Collector {
 }
 
 #[tonic::async_trait]
-impl EvidenceService for Collector {
-    async fn keep(
+impl PinUploadService for Collector {
+    async fn upload(
         &self,
-        request: Request<Streaming<KeepRequest>>,
-    ) -> Result<Response<KeepResponse>, Status> {
+        request: Request<Streaming<UploadPinRequest>>,
+    ) -> Result<Response<UploadPinResponse>, Status> {
         if let Some(code) = self.answers.lock().unwrap().pop() {
             // Without having read anything.
             return Err(Status::new(code, "as the test wants"));
@@ -60,7 +60,7 @@ impl EvidenceService for Collector {
             captured,
         };
         self.got.try_send(got).expect("room");
-        Ok(Response::new(KeepResponse { repeated: false }))
+        Ok(Response::new(UploadPinResponse { repeated: false }))
     }
 }
 
@@ -69,7 +69,7 @@ fn collector(mut answers: Vec<Code>) -> (Server, SocketAddr, Receiver<Got>) {
     answers.reverse();
     let answers = Mutex::new(answers);
     let (got, received) = sync_channel(16);
-    let service = EvidenceServiceServer::new(Collector { answers, got })
+    let service = PinUploadServiceServer::new(Collector { answers, got })
         .accept_compressed(Zstd)
         .send_compressed(Zstd);
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();

@@ -88,8 +88,8 @@ fn build(options: &[&str]) -> Option<Program> {
     None
 }
 
-/// What the program wrote down.
-struct Told {
+/// The registers and the stack that the program wrote down.
+struct StackDump {
     program: Program,
     registers: Vec<u64>,
     stack: Vec<u64>,
@@ -99,7 +99,7 @@ struct Told {
     returns: Vec<u64>,
 }
 
-fn told(options: &[&str], arguments: &[&str]) -> Option<Told> {
+fn told(options: &[&str], arguments: &[&str]) -> Option<StackDump> {
     let program = build(options)?;
     let output = run(&program.0, arguments)?;
     let text = String::from_utf8(output.stdout).expect("text");
@@ -111,7 +111,7 @@ fn told(options: &[&str], arguments: &[&str]) -> Option<Told> {
             .map(|word| u64::from_str_radix(word, 16).expect("a number"))
             .collect()
     };
-    let told = Told {
+    let told = StackDump {
         registers: line("registers"),
         stack: line("stack"),
         callers: line("callers"),
@@ -129,7 +129,7 @@ fn told(options: &[&str], arguments: &[&str]) -> Option<Told> {
 
 /// The addresses that a walk comes through, leaf first, each as what it returns to, and how it
 /// ends. `described`: with the program's unwind information.
-fn walk(told: &Told, described: bool) -> (Vec<u64>, StackEnd, Engine) {
+fn walk(told: &StackDump, described: bool) -> (Vec<u64>, StackEnd, Engine) {
     let image = std::fs::File::open(&told.program.0).expect("the program");
     let headers = elf::read_headers(&image).expect("headers");
     let mut table = ProcessTable::new();
@@ -216,7 +216,7 @@ fn map(table: &mut ProcessTable, address: u64, len: u64, offset: u64, inode: u64
 }
 
 /// Compares what a walk came through, but for its first frames, with what the program said.
-fn check(told: &Told, frames: &[u64], what: &str) {
+fn check(told: &StackDump, frames: &[u64], what: &str) {
     let shown = || {
         let hex = |words: &[u64]| words.iter().map(|at| format!("{at:x}")).collect::<Vec<_>>();
         format!("{what}: {:?} not {:?}", hex(frames), hex(&told.callers))
@@ -254,7 +254,7 @@ fn every_caller_is_found_to_the_outermost() {
     }
 }
 
-impl Told {
+impl StackDump {
     fn registers_ip(&self) -> u64 {
         let bytes: Vec<u8> = self
             .registers
