@@ -28,7 +28,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use testkit::fake::member::{EnrollError, Host, Membership, renew};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
@@ -228,6 +228,8 @@ fn is_closed(stream: &TcpStream) -> bool {
 async fn more_half_open_handshakes_than_there_is_room_for_keep_nobody_out() {
     const HALF_OPEN: usize = 700;
     const ROOM: usize = 512;
+    // After which a handshake ends by itself.
+    const HANDSHAKE: Duration = Duration::from_secs(5);
     let running = start().await;
     let (host, membership) = running.member("a").await;
     let own = host.connect(running.tls(), &membership).await;
@@ -252,6 +254,7 @@ async fn more_half_open_handshakes_than_there_is_room_for_keep_nobody_out() {
     });
     let before = counter(&running, "fleetprof_collector_connections_refused_total").await;
     let mut half = Vec::new();
+    let begin = Instant::now();
     for number in 0..HALF_OPEN {
         let mut stream = TcpStream::connect(running.tls())
             .await
@@ -273,6 +276,8 @@ async fn more_half_open_handshakes_than_there_is_room_for_keep_nobody_out() {
             .count()
     };
     testkit::wait::until("the oldest are closed", || evicted() == HALF_OPEN - ROOM).await;
+    let took = begin.elapsed();
+    assert!(took < HANDSHAKE, "they ended by themselves: {took:?}");
     assert!(!is_closed(&half[HALF_OPEN - 1]));
     let refused = counter(&running, "fleetprof_collector_connections_refused_total").await;
     assert!(
