@@ -64,7 +64,7 @@ fp_c_ms 4
 # HELP fp_d Read when asked, on two lines.
 # TYPE fp_d gauge
 fp_d{name="a\"b\\c\nd",n="1"} 3
-# HELP fp_e Nothing to tell.
+# HELP fp_e Nothing to report.
 # TYPE fp_e gauge
 # HELP fp_f_seconds_total Time.
 # TYPE fp_f_seconds_total counter

@@ -2,9 +2,9 @@
 //!
 //! A scan of tokens, not a parser: it reads paths that start with `crate::`, `self::` or `super::`,
 //! and what `use` takes from modules that lie in the file's own. It skips comments, texts and what
-//! stands under `#[cfg(test)]`, which may look anywhere. A name that a module above has from another
-//! by `use` counts as of the module that it comes from. Paths that macros put together are not seen,
-//! and neither is which module a method is written in.
+//! stands under `#[cfg(test)]`, which may look anywhere. A name that a module above has from
+//! another by `use` counts as of the module that it comes from. Paths that macros put together are
+//! not seen, and neither is which module a method is written in.
 
 use regex::Regex;
 use std::collections::{BTreeMap, BTreeSet};

@@ -193,6 +193,10 @@ async fn every_call_of_the_page_is_open_to_the_roles_that_may_make_it_and_to_nob
             let is_served = SERVED.iter().any(|service| path.contains(service));
             match (role, may, is_served) {
                 (None, false, _) => assert_eq!(status, Some(16), "{told}"),
+                // The collector has no call of an agent.
+                (Some(_), false, _) if path.starts_with("/fleetprof.agent.") => {
+                    assert_eq!(status, Some(12), "{told}");
+                }
                 (Some(_), false, _) => assert_eq!(status, Some(7), "{told}"),
                 // It is on other listeners alone.
                 (_, true, false) => assert!(status.is_none() && reply.status >= 400, "{told}"),

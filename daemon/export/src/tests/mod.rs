@@ -310,7 +310,7 @@ proptest! {
 #[test]
 fn windows_are_numbered_by_their_start_since_the_boot() {
     let promise = include_str!("../../../../proto/fleetprof/collector/v1/ingest.proto");
-    let said = "An agent numbers a window by its start: nanoseconds since the host's boot";
+    let said = "The agent uses the start of the window: nanoseconds";
     assert!(promise.contains(said), "`ingest.proto` says it otherwise");
     // The clock that the protocol promises, read together with the one used to record windows.
     let uptime = fs::read_to_string("/proc/uptime").unwrap();
