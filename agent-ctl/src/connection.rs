@@ -10,13 +10,13 @@ use crate::peer::{Connection, Kind, Peer, Target, is_loopback};
 use crate::terminal::{clean, clean_lines};
 use anyhow::{Context, Result};
 use profile::fleet::COLLECTOR_TLS_PORT;
-use proto::COLLECTOR_NAME;
 use proto::agent::GetStatusRequest;
 use proto::agent::agent_service_client::AgentServiceClient;
 use proto::collector::StatusRequest;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::credential::Credential;
 use proto::pin::Pinned;
+use proto::{COLLECTOR_NAME, TlsProblem};
 use std::error::Error;
 use std::io::ErrorKind;
 use std::path::Path;
@@ -37,13 +37,6 @@ const KEEP_ALIVE: Duration = Duration::from_secs(10);
 
 /// Metadata of a refusal that does not last: seconds until it is worth trying again.
 const RETRY_AFTER: &str = "retry-after";
-
-/// TLS's error for a certificate that the pinned authority did not sign.
-const WRONG_AUTHORITY: &str = "UnknownIssuer";
-
-/// What TLS says of an answer in clear, and of a server that speaks HTTP/1 alone.
-const NO_TLS: &str = "received corrupt message";
-const NO_HTTP2: &str = "NoApplicationProtocol";
 
 /// Adds the bearer token to every call.
 #[derive(Clone)]
@@ -400,38 +393,28 @@ fn connect_error(peer: &Peer, error: &tonic::transport::Error) -> anyhow::Error 
         }
         cause = error.source();
     }
-    if last.contains(WRONG_AUTHORITY) && peer.is_collector() {
-        return unreachable(
-            peer,
-            "the server there is not the collector that the token is for",
-        );
-    }
-    match wrong_port(&last) {
-        Some(what) if peer.is_collector() => {
-            let message = format!(
-                "failed to reach {} at `{target}`: {what}\nuse the port of the collector's \
-                 `listen.tls`, which is {COLLECTOR_TLS_PORT} by default",
-                peer.kind
+    let what = match TlsProblem::of(error) {
+        Some(TlsProblem::OtherAuthority) if peer.is_collector() => {
+            return unreachable(
+                peer,
+                "the server there is not the collector that the token is for",
             );
-            fail(exit::UNREACHABLE, message)
         }
-        Some(what) => fail(
-            exit::UNREACHABLE,
-            format!("failed to reach {} at `{target}`: {what}", peer.kind),
+        Some(TlsProblem::NoTls) => "what listens there does not speak TLS",
+        Some(TlsProblem::NoHttp2) => "that is a port for browsers",
+        _ => return unreachable(peer, &clean(&last)),
+    };
+    let remedy = match peer.is_collector() {
+        true => format!(
+            "\nuse the port of the collector's `listen.tls`, which is {COLLECTOR_TLS_PORT} by default"
         ),
-        None => unreachable(peer, &clean(&last)),
-    }
-}
-
-/// What is at a port that is not for TLS, or not for gRPC, by the last cause of an error.
-fn wrong_port(last: &str) -> Option<&'static str> {
-    if last.contains(NO_TLS) {
-        Some("what listens there does not speak TLS")
-    } else if last.contains(NO_HTTP2) {
-        Some("that is a port for browsers")
-    } else {
-        None
-    }
+        false => String::new(),
+    };
+    let kind = peer.kind;
+    fail(
+        exit::UNREACHABLE,
+        format!("failed to reach {kind} at `{target}`: {what}{remedy}"),
+    )
 }
 
 /// The connection broke, as opposed to somebody who says that they are unavailable.

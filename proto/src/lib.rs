@@ -45,6 +45,7 @@ mod ledger;
 pub mod pin;
 pub mod query;
 mod same;
+mod tls_error;
 mod weight;
 
 pub use codec::PieceCodec;
@@ -54,6 +55,7 @@ pub use fleetprof::agent::v1 as agent;
 pub use fleetprof::collector::v1 as collector;
 pub use fleetprof::profile::v1 as wire;
 pub use ledger::cgroups;
+pub use tls_error::TlsProblem;
 pub use weight::{Rows, chunk_heap_bytes};
 
 /// Encoded descriptors of every .proto file, for gRPC reflection.

@@ -4,12 +4,12 @@ use super::store::Membership;
 use super::{ANSWER_MAX, CONNECT_MAX};
 use crate::dial::Dialer;
 use pem::{EncodeConfig, LineEnding, Pem};
+use proto::TlsProblem;
 use proto::collector::enrollment_service_client::EnrollmentServiceClient;
 use proto::collector::{EnrollRequest, EnrollResponse};
 use proto::credential::Credential;
 use proto::pin::Pinned;
 use rcgen::{CertificateParams, DistinguishedName, KeyPair};
-use std::error::Error;
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -208,44 +208,13 @@ async fn connect(
 
 /// Why there is no connection, in the words of whoever reads it.
 fn unreachable(address: &str, source: tonic::transport::Error) -> EnrollError {
-    use rustls::AlertDescription;
-    use rustls::CertificateError::{
-        Expired, ExpiredContext, NotValidYet, NotValidYetContext, UnknownIssuer,
-    };
     let address = address.to_owned();
-    match tls_error(&source) {
-        Some(rustls::Error::InvalidCertificate(error)) => match error {
-            Expired | ExpiredContext { .. } | NotValidYet | NotValidYetContext { .. } => {
-                EnrollError::Clock { address, source }
-            }
-            UnknownIssuer => EnrollError::WrongFleet { address, source },
-            _ => EnrollError::Connect { address, source },
-        },
-        Some(rustls::Error::InvalidMessage(_)) => EnrollError::NoTls { address },
-        Some(rustls::Error::AlertReceived(AlertDescription::NoApplicationProtocol)) => {
-            EnrollError::Page { address }
-        }
-        _ => EnrollError::Connect { address, source },
-    }
-}
-
-/// The error of TLS among the causes of another.
-fn tls_error<'e>(error: &'e (dyn Error + 'static)) -> Option<&'e rustls::Error> {
-    let mut error = error;
-    loop {
-        if let Some(found) = error.downcast_ref::<rustls::Error>() {
-            return Some(found);
-        }
-        if let Some(io) = error.downcast_ref::<std::io::Error>()
-            && let Some(inner) = io.get_ref()
-        {
-            if let Some(found) = inner.downcast_ref::<rustls::Error>() {
-                return Some(found);
-            }
-            error = inner;
-            continue;
-        }
-        error = error.source()?;
+    match TlsProblem::of(&source) {
+        Some(TlsProblem::Clock) => EnrollError::Clock { address, source },
+        Some(TlsProblem::OtherAuthority) => EnrollError::WrongFleet { address, source },
+        Some(TlsProblem::NoTls) => EnrollError::NoTls { address },
+        Some(TlsProblem::NoHttp2) => EnrollError::Page { address },
+        None => EnrollError::Connect { address, source },
     }
 }
 
