@@ -7,6 +7,7 @@ use crate::join::with_port;
 use crate::logins::{Login, Logins};
 use crate::peer::{Connection, Kind, Peer, Target};
 use crate::terminal::{Out, clean};
+use crate::units::SECOND_NS;
 use crate::when::rfc3339;
 use anyhow::Result;
 use proto::collector::access_service_client::AccessServiceClient;
@@ -17,9 +18,6 @@ use std::io::Read;
 
 /// Longest token that is read. Unit: bytes.
 const TOKEN_BYTES_MAX: u64 = 4096;
-
-/// Unit: nanoseconds.
-const SECOND_NS: i64 = 1_000_000_000;
 
 /// Logs in to a collector: after that it is asked without any option.
 #[derive(Debug, clap::Args)]

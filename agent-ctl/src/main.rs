@@ -41,6 +41,7 @@ mod heatmap;
 mod hosts;
 mod import;
 mod join;
+mod listen_tls;
 mod local;
 mod login;
 mod logins;

@@ -5,10 +5,12 @@ use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::exit::fail;
 use crate::form::Form;
+use crate::listen_tls::{self, COLLECTOR_CONFIG};
 use crate::number::within;
 use crate::peer::Connection;
-use crate::service::{self, COLLECTOR, COLLECTOR_CONFIG, State};
+use crate::service::{self, COLLECTOR, State};
 use crate::terminal::{Out, Table, clean};
+use crate::units::SECOND_NS;
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
 use anyhow::Result;
@@ -25,9 +27,6 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 use tonic::Code;
-
-/// Unit: nanoseconds.
-const SECOND_NS: i64 = 1_000_000_000;
 
 /// Characters of a key's hash that distinguish keys for people.
 const KEY_CHARS: usize = 16;
@@ -249,7 +248,7 @@ async fn listening(
             ),
         ));
     }
-    let change = service::set_listen_tls(config, address)?;
+    let change = listen_tls::set(config, address)?;
     let started = match state {
         State::Running => COLLECTOR.restart(),
         _ => COLLECTOR.enable(),

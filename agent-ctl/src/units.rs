@@ -66,6 +66,9 @@ pub fn share(part: u64, total: u64) -> f64 {
     }
 }
 
+/// A second of a time on the wire. Unit: nanoseconds.
+pub const SECOND_NS: i64 = 1_000_000_000;
+
 /// Unit of weights that are cycles.
 pub const CYCLES: &str = "cycles";
 

@@ -6,6 +6,7 @@ use crate::login::role_name;
 use crate::members::{listen_address, word};
 use crate::peer::Connection;
 use crate::terminal::{Out, Table, clean};
+use crate::units::SECOND_NS;
 use crate::when::{Clock, rfc3339};
 use crate::{exit, units};
 use anyhow::Result;
@@ -15,9 +16,6 @@ use proto::collector::{
 };
 use serde::Serialize;
 use std::time::Duration;
-
-/// Unit: nanoseconds.
-const SECOND_NS: i64 = 1_000_000_000;
 
 /// Prefix of the name of somebody who logged in through an identity provider.
 const SIGNED_IN: &str = "oidc:";

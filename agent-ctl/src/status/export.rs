@@ -1,13 +1,10 @@
 //! The part of the status about uploads to the collector.
 
 use crate::terminal::clean;
-use crate::units;
+use crate::units::{self, SECOND_NS};
 use crate::when::rfc3339;
 use proto::agent::Export;
 use serde::Serialize;
-
-/// Unit: nanoseconds.
-const SECOND_NS: i64 = 1_000_000_000;
 
 /// Lines for people: the connection, what waits, what was dropped. `age` formats how long ago a
 /// time was, counted from `now_unix_ns`.
