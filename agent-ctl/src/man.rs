@@ -35,7 +35,7 @@ mod tests {
     use crate::cli::Cli;
     use clap::CommandFactory;
     use std::fmt::Write;
-    use std::path::Path;
+    use testkit::repository::check_generated;
 
     /// Every command with its help, those of a command behind it.
     fn write(command: &mut clap::Command, above: &str, page: &mut String) {
@@ -66,14 +66,6 @@ mod tests {
         let mut command = Cli::command().term_width(100);
         command.build();
         write(&mut command, "", &mut page);
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/cli.md");
-        if std::env::var_os("FLEETPROF_BLESS").is_some() {
-            std::fs::write(&path, &page).expect("written");
-        }
-        let file = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            file == page,
-            "docs/reference/cli.md is old: run with FLEETPROF_BLESS=1"
-        );
+        check_generated("docs/reference/cli.md", &page);
     }
 }

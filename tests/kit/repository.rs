@@ -60,6 +60,28 @@ fn walk(dir: &Path, found: &mut Vec<PathBuf>) {
     }
 }
 
+/// Checks that a generated file of the repository has this text. With `FLEETPROF_BLESS` set it is
+/// written instead.
+///
+/// # Panics
+/// When the file has another text, or cannot be written.
+pub fn check_generated(file: &str, text: &str) {
+    let path = root().join(file);
+    if std::env::var_os("FLEETPROF_BLESS").is_some() {
+        std::fs::write(&path, text).unwrap_or_else(|e| panic!("failed to write `{file}`: {e}"));
+    }
+    let found = std::fs::read_to_string(&path).unwrap_or_default();
+    let differs = found
+        .lines()
+        .zip(text.lines())
+        .find(|(old, new)| old != new);
+    assert!(
+        found == text,
+        "{file} is old, run with FLEETPROF_BLESS=1; the first line that differs, old and new: \
+         {differs:?}"
+    );
+}
+
 /// Every Rust source file with its text.
 pub fn rust_sources() -> Vec<(PathBuf, String)> {
     let sources = files()

@@ -10,7 +10,7 @@ use prost_types::{
 };
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use testkit::repository::root;
+use testkit::repository::check_generated;
 
 /// Numbers by which descriptors say where in a file something stands (`descriptor.proto`).
 const FILE_MESSAGES: i32 = 4;
@@ -262,16 +262,5 @@ fn page() -> String {
 /// `FLEETPROF_BLESS=1 tests/run protocol` writes the page again.
 #[test]
 fn the_reference_has_every_call_and_message() {
-    let path = root().join("docs/reference/protocol.md");
-    let page = page();
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let file = std::fs::read_to_string(&path).unwrap_or_default();
-    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(
-        lines(&file),
-        lines(&page),
-        "docs/reference/protocol.md is old: run with FLEETPROF_BLESS=1"
-    );
+    check_generated("docs/reference/protocol.md", &page());
 }

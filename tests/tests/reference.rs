@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use testkit::fleet::Options;
 use testkit::http::{free_address, http_get};
-use testkit::repository::root;
+use testkit::repository::check_generated;
 use testkit::{Daemon, Need, beside};
 
 /// What a program tells of its metrics: name to kind and sentence.
@@ -66,15 +66,5 @@ fn the_reference_has_every_metric_needs_root() {
     daemon.stop();
     collector.stop();
     assert!(page.matches("| counter |").count() > 100, "{page}");
-    let path = root().join("docs/reference/metrics.md");
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let file = std::fs::read_to_string(&path).unwrap_or_default();
-    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
-    assert_eq!(
-        lines(&file),
-        lines(&page),
-        "docs/reference/metrics.md is old: run with FLEETPROF_BLESS=1"
-    );
+    check_generated("docs/reference/metrics.md", &page);
 }

@@ -3,6 +3,7 @@
 use super::*;
 use std::ffi::OsString;
 use std::path::Path;
+use testkit::repository::check_generated;
 
 fn parse(text: &str) -> Result<Config, String> {
     Config::parse(text, Path::new("c.yaml")).map_err(|error| error.to_string())
@@ -15,30 +16,14 @@ fn refused(text: &str) -> String {
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector sample` rewrites the file.
 #[test]
 fn sample_file_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../config/collector.yaml");
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, sample_yaml::<Config>()).expect("written");
-    }
-    let file = std::fs::read_to_string(&path).expect("config/collector.yaml");
-    assert!(
-        file == sample_yaml::<Config>(),
-        "config/collector.yaml is not what the table of keys says"
-    );
+    check_generated("config/collector.yaml", &sample_yaml::<Config>());
 }
 
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-collector page` writes the page again.
 #[test]
 fn page_of_the_reference_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/reference/config-collector.md");
     let page = config::reference_page::<Config>("the collector", "collector.yaml");
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, &page).expect("written");
-    }
-    let file = std::fs::read_to_string(&path).expect("docs/reference/config-collector.md");
-    assert!(
-        file == page,
-        "docs/reference/config-collector.md is old: run with FLEETPROF_BLESS=1"
-    );
+    check_generated("docs/reference/config-collector.md", &page);
 }
 
 #[test]

@@ -6,6 +6,7 @@ use proptest::prelude::*;
 use std::ffi::OsString;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::Path;
+use testkit::repository::check_generated;
 
 /// The user who owns what a test writes.
 fn euid() -> u32 {
@@ -57,30 +58,14 @@ fn a_file_that_others_can_write_is_no_policy() {
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-agent-config sample` writes the file again.
 #[test]
 fn sample_file_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../config/agent.yaml");
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, sample_yaml::<Config>()).unwrap();
-    }
-    let file = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        file == sample_yaml::<Config>(),
-        "config/agent.yaml is old: run with FLEETPROF_BLESS=1"
-    );
+    check_generated("config/agent.yaml", &sample_yaml::<Config>());
 }
 
 /// `FLEETPROF_BLESS=1 cargo test -p fleetprof-agent-config page` writes the page again.
 #[test]
 fn page_of_the_reference_is_written_from_the_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/config-agent.md");
     let page = config::reference_page::<Config>("the agent", "agent.yaml");
-    if std::env::var_os("FLEETPROF_BLESS").is_some() {
-        std::fs::write(&path, &page).unwrap();
-    }
-    let file = std::fs::read_to_string(&path).unwrap();
-    assert!(
-        file == page,
-        "docs/reference/config-agent.md is old: run with FLEETPROF_BLESS=1"
-    );
+    check_generated("docs/reference/config-agent.md", &page);
 }
 
 #[test]
