@@ -10,7 +10,7 @@ use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
 use crate::when::{Clock, Range, rfc3339};
 use anyhow::Result;
-use profile::SIGNIFICANT_ERRORS;
+use profile::error_95;
 use proto::agent::TimeRange;
 use proto::collector::{
     Change, Outlier, OverviewFunction, OverviewRequest, OverviewResponse, OverviewRow,
@@ -383,11 +383,6 @@ fn significant(rows: &[OverviewRow]) -> impl Iterator<Item = &OverviewRow> {
 /// `+1.25 ± 0.08`.
 fn amount(change: &Change) -> String {
     format!("{:+.2} ± {:.2}", change.cores, error_95(change.error))
-}
-
-/// Half the width of the 95 % interval, as `diff` says it.
-fn error_95(std_error: f64) -> f64 {
-    std_error * SIGNIFICANT_ERRORS
 }
 
 /// ` (+62 %)` of what was; nothing of nothing.

@@ -4,7 +4,7 @@
 use crate::collector::Samples;
 use crate::source::Source;
 use crate::when::Range;
-use profile::{FunctionChange, Profile, SIGNIFICANT_ERRORS, ShareChange, StackEnd};
+use profile::{FunctionChange, Profile, ShareChange, StackEnd, error_95};
 use proto::collector::{DiffRequest, DiffResponse};
 use std::collections::HashMap;
 
@@ -30,7 +30,7 @@ impl Verdict {
     pub fn of_sampling(share: ShareChange) -> Verdict {
         Verdict {
             share,
-            error_95: share.std_error * SIGNIFICANT_ERRORS,
+            error_95: error_95(share.std_error),
             is_significant: share.is_significant(),
         }
     }
@@ -91,7 +91,7 @@ impl Spread {
         match self.0.get(&key) {
             Some(&(std_error, is_significant)) => Verdict {
                 share,
-                error_95: std_error * SIGNIFICANT_ERRORS,
+                error_95: error_95(std_error),
                 is_significant,
             },
             // Beyond the rows that a collector gives are those that moved least.

@@ -28,7 +28,12 @@ use crate::{Dictionary, LabelSetId};
 use hashbrown::HashMap;
 
 /// How many standard errors a share must move to be called significant: 95 % of chance stays below.
-pub const SIGNIFICANT_ERRORS: f64 = 1.96;
+const SIGNIFICANT_ERRORS: f64 = 1.96;
+
+/// Half the width of the 95 % interval of a change with this standard error.
+pub fn error_95(std_error: f64) -> f64 {
+    SIGNIFICANT_ERRORS * std_error
+}
 
 /// Values of one key before and after.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
@@ -89,9 +94,9 @@ pub struct ShareChange {
 }
 
 impl ShareChange {
-    /// True when the change is larger than [`SIGNIFICANT_ERRORS`] standard errors.
+    /// True when the change is larger than its 95 % error.
     pub fn is_significant(&self) -> bool {
-        self.delta.abs() > SIGNIFICANT_ERRORS * self.std_error
+        self.delta.abs() > error_95(self.std_error)
     }
 }
 

@@ -44,9 +44,7 @@ pub mod withhold;
 
 pub use coverage::Coverage;
 pub use dictionary::{Dictionary, Remap};
-pub use diff::{
-    Change, CostDiff, Diff, FunctionChange, SIGNIFICANT_ERRORS, SampleChange, ShareChange,
-};
+pub use diff::{Change, CostDiff, Diff, FunctionChange, SampleChange, ShareChange, error_95};
 pub use filter::{
     FILTERS_MAX, FilterError, FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, PATTERN_LEN_MAX,
     PATTERN_SIZE_MAX, Selector,

@@ -2,7 +2,7 @@
 // `profile/src/diff.rs` computes it.
 
 import type { Profile } from '../query/profile';
-import { type ChangeRow, type Changes, SIGNIFICANT_ERRORS, type Side } from '../tables/changes';
+import { type ChangeRow, type Changes, type Side, error95 } from '../tables/changes';
 import { Names } from './names';
 import { KIND_LABEL } from './tree';
 
@@ -35,7 +35,7 @@ export function changesBetween(before: Profile, after: Profile, samples: boolean
       before: was.value[id],
       after: is.value[id],
       shareError,
-      significant: Math.abs(delta) > SIGNIFICANT_ERRORS * shareError,
+      significant: Math.abs(delta) > error95(shareError),
       appeared: !was.there[id],
       vanished: !is.there[id],
     });

@@ -4,7 +4,7 @@ import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '..
 import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
 import type { Baseline } from '../state/selection';
-import { SIGNIFICANT_ERRORS } from '../tables/changes';
+import { error95 } from '../tables/changes';
 import * as format from '../text/format';
 import { type Range, absoluteSpec, before, toMs } from '../time/range';
 
@@ -41,8 +41,8 @@ export const signed = (value: number) => `${value < 0 ? '−' : '+'}${cores(Math
 
 /** `± 0.08`: the 95 % error of a standard error, with as many decimals as tell something. */
 export function error(stdError: number): string {
-  const error95 = stdError * SIGNIFICANT_ERRORS;
-  return `± ${error95 < 0.1 ? error95.toFixed(3) : error95.toFixed(2)}`;
+  const width = error95(stdError);
+  return `± ${width < 0.1 ? width.toFixed(3) : width.toFixed(2)}`;
 }
 
 /** When a change began: `since 14:22:00`. */

@@ -8,7 +8,7 @@ import { Empty, Module, Name } from '../app/parts';
 import { escapeRegex } from '../flame/search';
 import { KIND } from '../query/outcome';
 import * as format from '../text/format';
-import { type ChangeRow, type Changes, SIGNIFICANT_ERRORS } from './changes';
+import { type ChangeRow, type Changes, error95 } from './changes';
 
 const SPREAD =
   'The error shows how much the share varies between parts of each range, and is never below the sampling error. It does not include differences between hosts.';
@@ -30,7 +30,7 @@ const FEW_SAMPLES = 1000;
  * told.
  */
 export function fewText(side: string, samples: number): string {
-  const points = SIGNIFICANT_ERRORS * Math.sqrt((0.1 * 0.9) / Math.max(1, samples)) * 100;
+  const points = error95(Math.sqrt((0.1 * 0.9) / Math.max(1, samples))) * 100;
   return `${side}: ${format.plural(samples, 'sample')}, too few for changes under ${Math.ceil(points)} pp`;
 }
 
@@ -97,7 +97,7 @@ export function DiffTable({ changes, rates, unit }: Props) {
           ) : (
             <>
               {format.points(change(row))}{' '}
-              <small class="soft">± {format.significant(row.shareError * SIGNIFICANT_ERRORS * 100, 2)}</small>
+              <small class="soft">± {format.significant(error95(row.shareError) * 100, 2)}</small>
             </>
           )}
         </span>

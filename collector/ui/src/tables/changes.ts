@@ -5,7 +5,10 @@ import type { DiffResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { lostPart } from '../query/quality';
 
 /** How many standard errors a share must move: 95 % of chance stays below. */
-export const SIGNIFICANT_ERRORS = 1.96;
+const SIGNIFICANT_ERRORS = 1.96;
+
+/** Half the width of the 95 % interval of a change with this standard error. */
+export const error95 = (stdError: number) => SIGNIFICANT_ERRORS * stdError;
 
 /** A function before and after. */
 export interface ChangeRow {
