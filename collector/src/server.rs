@@ -130,10 +130,8 @@ pub async fn serve_confined(
         None => None,
     };
     let recorded = (clock.clone(), audit.clone());
-    let control = parts::control(config, &queries, recorded, &metrics, &ending);
-    if let Some(fleet) = &fleet {
-        control.of_fleet(fleet.clone());
-    }
+    let asked = (&queries, fleet.clone());
+    let control = parts::control(config, asked, recorded, &metrics, &ending);
     let symbols = parts::symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));

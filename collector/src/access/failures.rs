@@ -134,7 +134,7 @@ impl Failures {
 /// Refusals of one kind, on record: each by itself until there are too many of somebody in a
 /// minute, and these as a sum.
 pub(crate) struct Refusals {
-    failures: Failures,
+    pub(super) failures: Failures,
     audit: Audit,
     action: &'static str,
     /// What is said of those beyond.
@@ -165,7 +165,7 @@ impl Refusals {
     pub(crate) fn sum(&self, now: Instant) {
         for sum in self.failures.sums(now) {
             let (who, address) = sum.whom.told();
-            tracing::warn!(who, address, count = sum.count, "{}", self.more);
+            tracing::warn!(who, peer = address, count = sum.count, "{}", self.more);
             let event = Event::by(who, address, self.action).with("count", sum.count);
             self.audit
                 .note(event.ended(&format!("failed: {}", self.more)));

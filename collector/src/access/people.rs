@@ -86,7 +86,7 @@ pub struct People {
     people: Mutex<HashMap<[u8; ID_BYTES], Arc<Person>>>,
     sessions: Sessions,
     authority: [u8; KEY_HASH_BYTES],
-    failures: Failures,
+    logins: Refusals,
     /// Failed logins with a provider.
     sign_ins_failed: Failures,
     /// Calls that those may have whom a proxy names, by name.
@@ -129,7 +129,7 @@ impl People {
             people: Mutex::new(people),
             sessions,
             authority,
-            failures: Failures::default(),
+            logins: Refusals::new(audit.clone(), "login", "more invalid tokens"),
             sign_ins_failed: Failures::default(),
             proxied: Mutex::default(),
             proxied_ended: watch::Sender::new(false),
@@ -381,13 +381,11 @@ impl People {
         if asked {
             self.sign_ins_failed.count(whom.clone(), now, false);
         }
-        let failed = self.failures.count(whom, now, true);
-        let outcome = why.lines().next().unwrap_or_default();
-        match failed.limited {
+        match self.logins.note(whom, event, why).limited {
             None => {
                 let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-                tracing::warn!(peer, why = outcome, "login refused");
-                self.audit.note(event.ended(&format!("failed: {outcome}")));
+                let reason = why.lines().next().unwrap_or_default();
+                tracing::warn!(peer, why = reason, "login refused");
                 Status::permission_denied(why)
             }
             Some(after) => limited(after),
@@ -410,7 +408,7 @@ impl People {
     pub(super) fn failed(&self, peer: Option<SocketAddr>, who: &str, why: &str) -> Status {
         self.metrics.logins_failed.inc();
         let whom = Whom::at(peer.map(|peer| peer.ip()));
-        let failed = self.failures.count(whom, Instant::now(), false);
+        let failed = self.logins.failures.count(whom, Instant::now(), false);
         if failed.first {
             let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
             tracing::warn!(peer, who, "invalid token");
@@ -442,14 +440,7 @@ impl People {
         self.sign_ins_failed.sums(now);
         self.denied.sum(now);
         self.unjoined.sum(now);
-        for sum in self.failures.sums(now) {
-            let (_, peer) = sum.whom.told();
-            tracing::warn!(peer, count = sum.count, "more invalid tokens");
-            let event = Event::by("", peer, "login")
-                .with("count", sum.count)
-                .ended("failed: more invalid tokens");
-            self.audit.note(event);
-        }
+        self.logins.sum(now);
     }
 
     /// Keeps when tokens were used last, and sums failures, until the end.

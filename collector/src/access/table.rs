@@ -353,7 +353,7 @@ mod tests {
             ("EnrollmentService/Enroll", Who::Stranger),
             ("IngestService/Push", Who::Host),
             ("ControlService/Control", Who::Host),
-            ("PinUploadService/Keep", Who::Host),
+            ("PinUploadService/Upload", Who::Host),
             ("AccessService/WhoAmI", Who::Person(Metrics)),
             ("QueryService/Profile", Who::Person(Viewer)),
             ("CaptureService/List", Who::Person(Viewer)),

@@ -46,7 +46,7 @@ use profile::text::with_causes;
 use proto::collector::KeptCapture;
 use std::collections::BTreeSet;
 use std::path::PathBuf;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
@@ -78,7 +78,7 @@ pub struct Control(Arc<Inner>);
 struct Inner {
     registry: Arc<AgentRegistry>,
     /// Who the hosts are that prove it; none where no other machine is listened to.
-    fleet: OnceLock<Arc<Fleet>>,
+    fleet: Option<Arc<Fleet>>,
     fanouts: Arc<Fanouts>,
     kept: Arc<KeptCaptures>,
     memory: Arc<MemoryPool>,
@@ -97,6 +97,7 @@ impl Control {
     pub fn new(
         queries: Queries,
         options: ControlOptions,
+        fleet: Option<Arc<Fleet>>,
         (clock, audit): (Clock, Audit),
         metrics: Arc<Metrics>,
         shutdown: watch::Receiver<bool>,
@@ -105,7 +106,7 @@ impl Control {
         Control(Arc::new(Inner {
             kept: Arc::new(KeptCaptures::new(dir, clock.clone(), metrics.clone())),
             registry: Arc::new(AgentRegistry::new(metrics.clone())),
-            fleet: OnceLock::new(),
+            fleet,
             fanouts: Arc::new(Fanouts::new(metrics.clone())),
             memory: MemoryPool::new(options.memory_bytes, metrics.clone(), |m| &m.control_bytes),
             queries,
@@ -118,15 +119,9 @@ impl Control {
         }))
     }
 
-    /// Says who the hosts of the fleet are. Once.
-    pub fn of_fleet(&self, fleet: Arc<Fleet>) {
-        // The server says it once.
-        let _ = self.0.fleet.set(fleet);
-    }
-
     /// Names of hosts that were removed so lately that there are samples of them to choose by.
     async fn removed_hosts(&self) -> BTreeSet<String> {
-        let Some(fleet) = self.0.fleet.get().cloned() else {
+        let Some(fleet) = self.0.fleet.clone() else {
             return BTreeSet::new();
         };
         let since = fleet.now() - SELECT_RANGE_NS / SECOND_NS;

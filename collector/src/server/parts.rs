@@ -162,7 +162,7 @@ pub(super) fn audit(
 /// Captures over the fleet.
 pub(super) fn control(
     config: &Config,
-    queries: &Queries,
+    (queries, fleet): (&Queries, Option<Arc<Fleet>>),
     (clock, audit): (Clock, Audit),
     metrics: &Arc<Metrics>,
     ending: &watch::Receiver<bool>,
@@ -183,6 +183,7 @@ pub(super) fn control(
     Control::new(
         queries.clone(),
         options,
+        fleet,
         (clock, audit),
         metrics.clone(),
         ending.clone(),

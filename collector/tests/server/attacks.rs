@@ -1,7 +1,7 @@
 //! What somebody tries who is no member, is none any more, or has what a member has.
 
 use crate::identity::{
-    Running, SECOND, hello_of, now, refused_push, start, start_ahead, start_with,
+    Running, SECOND, check_locked_out, hello_of, now, start, start_ahead, start_with,
 };
 use crate::login::with_https;
 use crate::people::pinned;
@@ -183,12 +183,7 @@ async fn a_removed_host_resumes_no_session_because_none_is_given() {
     let stream = shake(&members, running.tls()).await;
     let kind = stream.get_ref().1.handshake_kind();
     assert_eq!(kind, Some(HandshakeKind::Full));
-    let again = host
-        .connect(running.tls(), &membership)
-        .await
-        .expect("TLS alone");
-    let pushed = refused_push(again, hello_of("a")).await;
-    assert_eq!(pushed.code(), Code::Unauthenticated, "{pushed}");
+    check_locked_out(&running, &host, &membership).await;
     // The client would resume where it can: the page's listener, which asks for no certificate,
     // gives it sessions.
     let pages = Arc::new(config);

@@ -163,6 +163,13 @@ pub async fn refused_push(channel: Channel, hello: Hello) -> Status {
     }
 }
 
+/// The certificate of host `a` is still good for TLS, and opens nothing.
+pub async fn check_locked_out(running: &Running, host: &Host, membership: &Membership) {
+    let channel = host.connect(running.tls(), membership).await;
+    let pushed = refused_push(channel.expect("TLS alone"), hello_of("a")).await;
+    assert_eq!(pushed.code(), Code::Unauthenticated, "{pushed}");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_invited_host_pushes_under_the_name_of_the_fleet() {
     let running = start().await;
@@ -324,12 +331,7 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
     // The stream that is open ends by itself.
     agent.end().await;
     // The certificate is good for a month, and opens nothing.
-    let again = host
-        .connect(running.tls(), &membership)
-        .await
-        .expect("TLS alone");
-    let pushed = refused_push(again, hello_of("a")).await;
-    assert_eq!(pushed.code(), Code::Unauthenticated, "{pushed}");
+    check_locked_out(&running, &host, &membership).await;
     let renewed = renew(&membership, &host.name, &host.key, now()).await;
     assert!(
         matches!(renewed, Err(EnrollError::Refused(_))),
@@ -350,12 +352,7 @@ async fn a_removed_host_is_cut_off_and_stays_out() {
     assert!(refused.message().contains("were removed"), "{refused}");
     // Also after a restart, and in until it is invited again.
     let running = running.restart().await;
-    let again = host
-        .connect(running.tls(), &membership)
-        .await
-        .expect("TLS alone");
-    let pushed = refused_push(again, hello_of("a")).await;
-    assert_eq!(pushed.code(), Code::Unauthenticated, "{pushed}");
+    check_locked_out(&running, &host, &membership).await;
     let invitation = running.invite(InviteRequest::default()).await;
     let joined = host.join(running.tls(), &invitation, now()).await;
     let membership = joined.expect("a member again");

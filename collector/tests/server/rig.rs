@@ -197,6 +197,7 @@ impl Rig {
         let control = Control::new(
             queries.clone(),
             control,
+            None,
             (clock.clone(), Audit::off()),
             metrics.clone(),
             ending.clone(),
