@@ -1,9 +1,9 @@
 //! The sampler's part of captures: which run, what each folds, and handing over their batches.
 //!
-//! A capture has two batches of its own: it folds into one while the other is being named. The tag
-//! of a batch that the symbolizer returns says whose it is. If none is back in time, folding
-//! continues in the current one, as with the continuous profile. Nothing here allocates, except a
-//! capture that starts and a cgroup that is created.
+//! A capture has two batches of its own: it folds into one while the other is being named. A
+//! batch carries the id of its capture, by which it is sorted when the symbolizer returns it. If
+//! none is back in time, folding continues in the current one, as with the continuous profile.
+//! Nothing here allocates, except a capture that starts and a cgroup that is created.
 
 use super::command::{CaptureStart, CaptureSwitch, RingSetSwitch, SetOf};
 use super::context::{SampleContext, mark_ended};
