@@ -12,7 +12,7 @@ use crate::terminal::{Out, Tone, clean};
 use crate::when::Range;
 use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
-use profile::{Profile, StackEnd, Unnamed, key};
+use profile::{Profile, StackEnd, UnnamedReason, key};
 use proto::agent::{GetStatusResponse, LabelMatcher, MatchOp, QueryProfileRequest, Severity};
 use serde::Serialize;
 use std::fmt::Write;
@@ -444,16 +444,19 @@ fn stack_ends(profile: &Profile) -> Vec<Row> {
 fn unnamed_leaves(profile: &Profile) -> Vec<Row> {
     let reason = |key: &profile::SampleKey| {
         let leaf = profile.dict.stacks.node(key.stack).map(|(_, frame)| frame);
-        let unnamed = leaf.map_or(Unnamed::No, |frame| profile.dict.frame(frame).unnamed);
-        Unnamed::ALL
+        let unnamed = leaf.map_or(UnnamedReason::No, |frame| profile.dict.frame(frame).unnamed);
+        UnnamedReason::ALL
             .iter()
             .position(|&row| row == unnamed)
             .unwrap_or(0)
     };
-    let mut rows = count(profile, Unnamed::ALL.len(), reason, |id| {
-        (Unnamed::ALL[id].word(), Unnamed::ALL[id].sentence())
+    let mut rows = count(profile, UnnamedReason::ALL.len(), reason, |id| {
+        (
+            UnnamedReason::ALL[id].word(),
+            UnnamedReason::ALL[id].sentence(),
+        )
     });
-    rows.retain(|row| row.reason != Unnamed::No.word());
+    rows.retain(|row| row.reason != UnnamedReason::No.word());
     rows
 }
 

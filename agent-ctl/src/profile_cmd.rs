@@ -202,7 +202,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         }
         return Ok(code);
     }
-    if question.times && fleet.is_none() && profile.moments.is_absent() {
+    if question.times && fleet.is_none() && profile.timestamps.is_absent() {
         note!("agent-ctl: no sample times for that range: the agent keeps the last minutes only");
     }
     if let Some(fleet) = &fleet {

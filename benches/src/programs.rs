@@ -2,7 +2,7 @@
 //! word.
 
 use crate::report::{Table, count, percent};
-use profile::{Unnamed, key};
+use profile::{UnnamedReason, key};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use testkit::View;
@@ -58,8 +58,8 @@ pub fn of(view: &View) -> Vec<Program> {
         for frame in &sample.frames {
             program.frames += sample.count;
             match frame.unnamed {
-                Unnamed::No => program.named += sample.count,
-                Unnamed::NoSymbols => program.without_symbols += sample.count,
+                UnnamedReason::No => program.named += sample.count,
+                UnnamedReason::NoSymbols => program.without_symbols += sample.count,
                 _ => {}
             }
         }

@@ -1,7 +1,7 @@
 //! Shares of complete stacks, of named leaves and of named frames, and why the rest is not.
 
 use crate::stacks::is_complete;
-use profile::{FrameKind, StackEnd, Unnamed};
+use profile::{FrameKind, StackEnd, UnnamedReason};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use testkit::perf::PerfSample;
@@ -66,7 +66,7 @@ impl Shares {
             let is_leaf = depth == 0;
             self.frames += count;
             match frame.unnamed {
-                Unnamed::No => {
+                UnnamedReason::No => {
                     self.with_name += count;
                     self.leaves_named += count * u64::from(is_leaf);
                 }
@@ -143,7 +143,7 @@ impl Shares {
 mod tests {
     use super::*;
 
-    fn frame(kind: FrameKind, unnamed: Unnamed) -> ViewFrame {
+    fn frame(kind: FrameKind, unnamed: UnnamedReason) -> ViewFrame {
         ViewFrame {
             kind,
             unnamed,
@@ -161,9 +161,9 @@ mod tests {
         let mut sample = ViewSample {
             labels: BTreeMap::new(),
             frames: vec![
-                frame(FrameKind::Jit, Unnamed::JitNotInMap),
-                frame(FrameKind::Native, Unnamed::No),
-                frame(FrameKind::Synthetic, Unnamed::No),
+                frame(FrameKind::Jit, UnnamedReason::JitNotInMap),
+                frame(FrameKind::Native, UnnamedReason::No),
+                frame(FrameKind::Synthetic, UnnamedReason::No),
             ],
             end: StackEnd::BrokenChain,
             count: 3,
@@ -175,7 +175,10 @@ mod tests {
         sample.end = StackEnd::Lost;
         shares.add_ours(&sample);
         assert_eq!((shares.whole(), shares.named()), (Some(0.5), Some(0.5)));
-        let words = [StackEnd::BrokenChain.word(), Unnamed::JitNotInMap.word()];
+        let words = [
+            StackEnd::BrokenChain.word(),
+            UnnamedReason::JitNotInMap.word(),
+        ];
         assert_eq!(shares.reasons(3), [(words[1], 6), (words[0], 3)]);
         assert_eq!(shares.leaf_reasons(3), shares.reasons(3));
         assert_eq!(shares.leaves_named, 0);

@@ -12,7 +12,8 @@ use collector::store::{
 };
 use collector::symbols::{Functions, Table};
 use profile::{
-    Dictionary, FrameRef, NameSource, Place, Quality, Query, StackEnd, StackId, Unnamed, Value,
+    Dictionary, FrameRef, NameSource, Place, Quality, Query, StackEnd, StackId, UnnamedReason,
+    Value,
 };
 use std::fs::File;
 use std::path::PathBuf;
@@ -56,7 +57,7 @@ fn window(functions: &Functions, most: usize) -> (NewWindow, Dictionary) {
             address: function.start,
         };
         let frame = stacks.intern_frame(FrameRef {
-            unnamed: Unnamed::NoSymbols,
+            unnamed: UnnamedReason::NoSymbols,
             function: "[program]",
             module: "program",
             system_name: &place.to_string(),

@@ -7,7 +7,7 @@
 
 use host::ids::{Avma, FileId, FileOffset, Pid};
 use host::time::thread_cpu;
-use profile::{Dictionary, Unnamed};
+use profile::{Dictionary, UnnamedReason};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -96,7 +96,7 @@ fn read(reading: &str, path: &Path) -> String {
     symbolizer.file(FileId(1), &[FileOffset(0x1100)], &mut dict, &mut out);
     let frame = dict.frame(out.frames_of(0)[0]);
     match frame.unnamed {
-        Unnamed::No => frame.function.to_owned(),
+        UnnamedReason::No => frame.function.to_owned(),
         reason => reason.word().to_owned(),
     }
 }

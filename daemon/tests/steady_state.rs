@@ -252,7 +252,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
                 if let Some(id) = batch.capture {
                     captured[id.0 as usize - 1] += batch.quality.taken;
                     assert!(
-                        id != CaptureId(1) || batch.moments.len() as u64 == batch.quality.taken
+                        id != CaptureId(1) || batch.timestamps.len() as u64 == batch.quality.taken
                     );
                     driven.recycle.send(batch).unwrap();
                     continue;

@@ -402,9 +402,9 @@ pub fn perf_script(data: &[u8]) {
         assert_eq!(again.profile.total().count, profile.total().count);
     }
     let mut before = 0;
-    for moment in &profile.moments.list {
-        assert!(moment.at_ns >= before && moment.at_ns < profile.moments.duration_ns);
-        before = moment.at_ns;
+    for timestamp in &profile.timestamps.list {
+        assert!(timestamp.at_ns >= before && timestamp.at_ns < profile.timestamps.duration_ns);
+        before = timestamp.at_ns;
     }
 }
 
@@ -425,8 +425,8 @@ pub fn imports(data: &[u8]) {
     };
     if let Ok((import, _)) = formats::import(data, options) {
         written(&import.profile);
-        if let Ok(map) = HeatMap::new(&import.profile.moments, Grid::default()) {
-            assert_eq!(map.total.count, import.profile.moments.list.len() as u64);
+        if let Ok(map) = HeatMap::new(&import.profile.timestamps, Grid::default()) {
+            assert_eq!(map.total.count, import.profile.timestamps.list.len() as u64);
         }
     }
 }

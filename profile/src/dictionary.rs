@@ -4,7 +4,7 @@
 use crate::frame::{Frame, FrameId, FrameRef, FrameTable};
 use crate::labels::{LabelSetId, LabelSetTable};
 use crate::later::LaterNames;
-use crate::outcome::Unnamed;
+use crate::outcome::UnnamedReason;
 use crate::stack::{StackId, StackTrie};
 use crate::strings::{StrId, StringTable};
 
@@ -157,7 +157,7 @@ impl Remap {
             let frame = source.frames.get(id);
             let later = source.later.function(id).filter(|_| self.shown);
             let (unnamed, function, system_name) = match later {
-                Some(name) => (Unnamed::No, target.strings.intern(name), StrId::EMPTY),
+                Some(name) => (UnnamedReason::No, target.strings.intern(name), StrId::EMPTY),
                 None => (
                     frame.unnamed,
                     self.string(source, target, frame.function),

@@ -1,6 +1,6 @@
 //! Frames: one function (or what stands for it) at one place in a stack.
 
-use crate::outcome::Unnamed;
+use crate::outcome::UnnamedReason;
 use crate::place::Place;
 use crate::strings::StrId;
 use hashbrown::{DefaultHashBuilder, HashTable};
@@ -73,8 +73,8 @@ pub struct FrameId(pub u32);
 pub struct Frame {
     /// What kind of code it is.
     pub kind: FrameKind,
-    /// Why there is no symbol; [`Unnamed::No`] when there is one.
-    pub unnamed: Unnamed,
+    /// Why there is no symbol; [`UnnamedReason::No`] when there is one.
+    pub unnamed: UnnamedReason,
     /// Function name for people: demangled, without what only a compiler or runtime needs.
     pub function: StrId,
     /// The function as the runtime or linker spells it; empty where that is `function`, or not
@@ -99,7 +99,7 @@ pub struct FrameRef<'a> {
     /// See [`Frame::kind`].
     pub kind: FrameKind,
     /// See [`Frame::unnamed`].
-    pub unnamed: Unnamed,
+    pub unnamed: UnnamedReason,
     /// See [`Frame::function`].
     pub function: &'a str,
     /// See [`Frame::system_name`]; the same as `function` is taken for none.
@@ -116,7 +116,7 @@ impl<'a> FrameRef<'a> {
     /// Where the function lies, of a frame that has no symbol.
     pub fn place(&self) -> Option<Place<'a>> {
         match self.unnamed {
-            Unnamed::No => None,
+            UnnamedReason::No => None,
             _ => Place::parse(self.system_name),
         }
     }

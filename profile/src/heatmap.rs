@@ -9,8 +9,8 @@
 //! happens each second is in one row, and maps of several hosts line up. There are no time zones
 //! here.
 
-use crate::moments::Moments;
 use crate::sample::Value;
+use crate::timestamps::Timestamps;
 use std::ops::Range;
 
 /// Most columns. At a column a second: four hours, four times the longest capture.
@@ -109,34 +109,34 @@ pub struct HeatMap {
     pub total: Value,
     /// Samples in this time without a stored moment: they are in no cell.
     pub dropped: u64,
-    /// Time between the start of the first column and that of the moments. Unit: nanoseconds.
+    /// Time between the start of the first column and that of the timestamps. Unit: nanoseconds.
     lead_ns: u64,
     /// Length of the time covered. Unit: nanoseconds.
     covered_ns: u64,
 }
 
 impl HeatMap {
-    /// The map of these moments.
+    /// The map of these timestamps.
     ///
     /// # Errors
     /// When there are no times, or the map would be too large.
-    pub fn new(moments: &Moments, grid: Grid) -> Result<HeatMap, HeatMapError> {
-        if moments.is_absent() {
+    pub fn new(timestamps: &Timestamps, grid: Grid) -> Result<HeatMap, HeatMapError> {
+        if timestamps.is_absent() {
             return Err(HeatMapError::NoTimes);
         }
-        let last = moments.list.last().map_or(0, |last| last.at_ns);
+        let last = timestamps.list.last().map_or(0, |last| last.at_ns);
         // A sample at the very end has its cell too.
-        let covered_ns = moments.duration_ns.max(last.saturating_add(1));
+        let covered_ns = timestamps.duration_ns.max(last.saturating_add(1));
         let column_ns = match grid.column_ns {
-            0 => width(moments.start_unix_ns, covered_ns, grid.rows),
+            0 => width(timestamps.start_unix_ns, covered_ns, grid.rows),
             asked => asked,
         };
         let rows = grid.rows;
         if !(1..=ROWS_MAX).contains(&rows) || u64::from(rows) > column_ns {
             return Err(HeatMapError::Rows { rows });
         }
-        let lead_ns = lead(moments.start_unix_ns, column_ns);
-        let columns = columns(moments.start_unix_ns, covered_ns, column_ns);
+        let lead_ns = lead(timestamps.start_unix_ns, column_ns);
+        let columns = columns(timestamps.start_unix_ns, covered_ns, column_ns);
         let too_large = HeatMapError::TooLarge { columns, rows };
         if !fits(columns, rows) {
             return Err(too_large);
@@ -144,22 +144,22 @@ impl HeatMap {
         let columns = u32::try_from(columns).map_err(|_| too_large)?;
         let behind = i64::try_from(lead_ns).unwrap_or(i64::MAX);
         let mut map = HeatMap {
-            start_unix_ns: moments.start_unix_ns.saturating_sub(behind),
+            start_unix_ns: timestamps.start_unix_ns.saturating_sub(behind),
             column_ns,
             rows,
             columns,
             cells: vec![Value::default(); columns as usize * rows as usize],
             total: Value::default(),
-            dropped: moments.dropped,
+            dropped: timestamps.dropped,
             lead_ns,
             covered_ns,
         };
-        for moment in &moments.list {
+        for timestamp in &timestamps.list {
             let value = Value {
                 count: 1,
-                weight: moment.weight,
+                weight: timestamp.weight,
             };
-            let at = map.index(map.cell_at(moment.at_ns));
+            let at = map.index(map.cell_at(timestamp.at_ns));
             map.cells[at] += value;
             map.total += value;
         }
@@ -173,7 +173,7 @@ impl HeatMap {
         found.unwrap_or_default()
     }
 
-    /// The cell of a time. Unit: nanoseconds since the start of the moments.
+    /// The cell of a time. Unit: nanoseconds since the start of the timestamps.
     pub fn cell_at(&self, at_ns: u64) -> Cell {
         let at = u128::from(self.lead_ns) + u128::from(at_ns.min(self.covered_ns - 1));
         let (column, offset) = (
@@ -286,24 +286,24 @@ mod tests {
     use super::*;
     use crate::outcome::StackEnd;
     use crate::sample::SampleKey;
-    use crate::{LabelSetId, Moment, StackId};
+    use crate::{LabelSetId, StackId, Timestamp};
     use proptest::prelude::*;
 
     const SECOND: u64 = 1_000_000_000;
     const MS: u64 = 1_000_000;
 
-    fn moments(start_unix_ns: i64, duration_ns: u64, at: &[u64]) -> Moments {
+    fn timestamps(start_unix_ns: i64, duration_ns: u64, at: &[u64]) -> Timestamps {
         let key = SampleKey {
             labels: LabelSetId(0),
             stack: StackId::EMPTY,
             end: StackEnd::Complete,
         };
-        let list = at.iter().map(|&at_ns| Moment {
+        let list = at.iter().map(|&at_ns| Timestamp {
             at_ns,
             key,
             weight: 10,
         });
-        Moments {
+        Timestamps {
             start_unix_ns,
             duration_ns,
             dropped: 3,
@@ -319,7 +319,8 @@ mod tests {
     fn columns_are_seconds_of_the_clock_and_rows_their_parts() {
         // From 7.5 s, so that half a second of the first column is before the start.
         let at = [0, 19 * MS, 500 * MS, 1_000 * MS];
-        let map = HeatMap::new(&moments(7_500_000_000, 2 * SECOND, &at), Grid::default()).unwrap();
+        let map =
+            HeatMap::new(&timestamps(7_500_000_000, 2 * SECOND, &at), Grid::default()).unwrap();
         assert_eq!((map.start_unix_ns, map.columns), (7_000_000_000, 3));
         let filled: Vec<_> = map.filled().collect();
         let value = |count| Value {
@@ -342,7 +343,8 @@ mod tests {
 
     #[test]
     fn two_cells_pick_the_time_between_them_whichever_comes_first() {
-        let map = HeatMap::new(&moments(7_500_000_000, 2 * SECOND, &[]), Grid::default()).unwrap();
+        let map =
+            HeatMap::new(&timestamps(7_500_000_000, 2 * SECOND, &[]), Grid::default()).unwrap();
         let picked = map.range(cell(1, 0), cell(0, 30));
         assert_eq!(picked, 100 * MS..520 * MS);
         assert_eq!(map.range(cell(0, 30), cell(1, 0)), picked);
@@ -351,7 +353,7 @@ mod tests {
 
     #[test]
     fn times_before_the_epoch_are_aligned_too() {
-        let map = HeatMap::new(&moments(-1, 2, &[0, 1]), Grid::default()).unwrap();
+        let map = HeatMap::new(&timestamps(-1, 2, &[0, 1]), Grid::default()).unwrap();
         assert_eq!((map.start_unix_ns, map.columns), (-1_000_000_000, 2));
         let cells: Vec<_> = map.filled().map(|(cell, _)| cell).collect();
         assert_eq!(cells, [cell(0, 49), cell(1, 0)]);
@@ -359,7 +361,7 @@ mod tests {
 
     #[test]
     fn columns_widen_only_when_nobody_said_how_wide_they_are() {
-        let day = moments(0, 86_400 * SECOND, &[]);
+        let day = timestamps(0, 86_400 * SECOND, &[]);
         let map = HeatMap::new(&day, Grid::default()).unwrap();
         assert_eq!((map.column_ns, map.columns), (10 * SECOND, 8_640));
         let asked = Grid {
@@ -372,11 +374,14 @@ mod tests {
 
     #[test]
     fn what_cannot_be_drawn_is_refused() {
-        let refused = |moments: &Moments, column_ns, rows| {
-            HeatMap::new(moments, Grid { column_ns, rows }).unwrap_err()
+        let refused = |timestamps: &Timestamps, column_ns, rows| {
+            HeatMap::new(timestamps, Grid { column_ns, rows }).unwrap_err()
         };
-        assert_eq!(refused(&Moments::default(), 0, 50), HeatMapError::NoTimes);
-        let some = moments(0, 5, &[]);
+        assert_eq!(
+            refused(&Timestamps::default(), 0, 50),
+            HeatMapError::NoTimes
+        );
+        let some = timestamps(0, 5, &[]);
         for (column_ns, rows) in [(0, 0), (0, ROWS_MAX + 1), (10, 11)] {
             assert_eq!(refused(&some, column_ns, rows), HeatMapError::Rows { rows });
         }
@@ -388,9 +393,9 @@ mod tests {
             start: i64, duration: u64, mut at: Vec<u64>, rows in 1..=ROWS_MAX
         ) {
             at.sort_unstable();
-            let moments = moments(start, duration, &at);
-            prop_assume!(!moments.is_absent());
-            let map = HeatMap::new(&moments, Grid { column_ns: 0, rows }).unwrap();
+            let timestamps = timestamps(start, duration, &at);
+            prop_assume!(!timestamps.is_absent());
+            let map = HeatMap::new(&timestamps, Grid { column_ns: 0, rows }).unwrap();
             prop_assert_eq!(map.total.count, at.len() as u64);
             let cells: u64 = map.cells.iter().map(|value| value.count).sum();
             prop_assert_eq!(cells, at.len() as u64);
@@ -405,7 +410,7 @@ mod tests {
         fn the_cells_of_a_map_follow_each_other_without_gaps(
             start: i64, duration in 1..5 * SECOND, rows in 1..=ROWS_MAX
         ) {
-            let map = HeatMap::new(&moments(start, duration, &[]), Grid { column_ns: 0, rows }).unwrap();
+            let map = HeatMap::new(&timestamps(start, duration, &[]), Grid { column_ns: 0, rows }).unwrap();
             let mut at = 0;
             for column in 0..map.columns {
                 for row in 0..rows {

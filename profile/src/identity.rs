@@ -127,7 +127,7 @@ fn cut(hash: blake3::Hash) -> ContentId {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FrameKind, StackId, Unnamed};
+    use crate::{FrameKind, StackId, UnnamedReason};
 
     fn frame(function: &str) -> FrameRef<'_> {
         FrameRef {
@@ -189,7 +189,7 @@ mod tests {
                 ..base
             }],
             vec![FrameRef {
-                unnamed: Unnamed::NoSymbols,
+                unnamed: UnnamedReason::NoSymbols,
                 ..base
             }],
             vec![FrameRef { line: 1, ..base }],

@@ -147,8 +147,8 @@ impl Profile {
         for (&key, &value) in &other.samples {
             self.add_from(&other.dict, &mut remap, key, value);
         }
-        self.moments
-            .merge(&mut self.dict, &other.moments, &other.dict, &mut remap);
+        self.timestamps
+            .merge(&mut self.dict, &other.timestamps, &other.dict, &mut remap);
         Ok(())
     }
 
@@ -170,9 +170,9 @@ impl Profile {
             let key = regroup(key, &mut grouped.dict);
             grouped.add(key, value);
         }
-        grouped.moments.clone_from(&self.moments);
-        for moment in &mut grouped.moments.list {
-            moment.key = regroup(moment.key, &mut grouped.dict);
+        grouped.timestamps.clone_from(&self.timestamps);
+        for timestamp in &mut grouped.timestamps.list {
+            timestamp.key = regroup(timestamp.key, &mut grouped.dict);
         }
         grouped
     }

@@ -97,7 +97,7 @@ impl StackEnd {
 
 table! {
     /// Why a frame has no symbol.
-    Unnamed {
+    UnnamedReason {
         #[default] No = 0, "named", "the frame has a symbol";
         NoSymbols = 1, "no_symbols", "the file is stripped and no separate debug file was found";
         NotInSymbols = 2, "not_in_symbols", "the file has symbols, but none covers the address";

@@ -3,11 +3,11 @@
 use crate::coverage::Coverage;
 use crate::dictionary::{Dictionary, Remap};
 use crate::frame::{FrameKind, FrameRef};
-use crate::moments::{Moment, Moments};
 use crate::quality::count_quality;
 use crate::sample::{Quality, SampleKey, Value, Waits};
 use crate::stack::StackId;
 use crate::strings::StrId;
+use crate::timestamps::{Timestamp, Timestamps};
 use crate::unit::{coarser, is_time, rescaled};
 use hashbrown::HashMap;
 
@@ -71,7 +71,7 @@ pub struct Profile {
     /// Facts about the complete profile.
     pub info: Info,
     /// When samples were taken, as far as that was kept.
-    pub moments: Moments,
+    pub timestamps: Timestamps,
 }
 
 impl Profile {
@@ -144,7 +144,7 @@ impl Profile {
 
     /// Heap memory held, in bytes, without that of the texts in [`Info`].
     pub fn heap_bytes(&self) -> usize {
-        self.dict.heap_bytes() + self.samples.allocation_size() + self.moments.heap_bytes()
+        self.dict.heap_bytes() + self.samples.allocation_size() + self.timestamps.heap_bytes()
     }
 
     /// The samples in key order: the same profile gives the same order.
@@ -163,16 +163,16 @@ impl Profile {
 }
 
 impl Profile {
-    /// The samples of `from..until` of the time the moments cover, as a profile of their own, with
-    /// their moments. Unit: nanoseconds since [`Moments::start_unix_ns`].
+    /// The samples of `from..until` of the time the timestamps cover, as a profile of their own, with
+    /// their timestamps. Unit: nanoseconds since [`Timestamps::start_unix_ns`].
     ///
     /// What was missed is known only for the complete profile, so the part's quality has only what
     /// its samples show.
     pub fn between(&self, from: u64, until: u64) -> Profile {
-        let list = &self.moments.list;
-        let first = list.partition_point(|moment| moment.at_ns < from);
+        let list = &self.timestamps.list;
+        let first = list.partition_point(|timestamp| timestamp.at_ns < from);
         let last = list
-            .partition_point(|moment| moment.at_ns < until)
+            .partition_point(|timestamp| timestamp.at_ns < until)
             .max(first);
         let mut part = Profile {
             dict: self.dict.clone(),
@@ -180,26 +180,26 @@ impl Profile {
             ..Profile::default()
         };
         let start = i64::try_from(from).unwrap_or(i64::MAX);
-        part.info.start_unix_ns = self.moments.start_unix_ns.saturating_add(start);
+        part.info.start_unix_ns = self.timestamps.start_unix_ns.saturating_add(start);
         part.info.duration_ns = until.saturating_sub(from);
         part.info.coverage = Coverage::default();
         part.info.quality = Quality::default();
-        part.moments = Moments {
+        part.timestamps = Timestamps {
             start_unix_ns: part.info.start_unix_ns,
             duration_ns: part.info.duration_ns,
             dropped: 0,
             list: Vec::with_capacity(last - first),
         };
-        for moment in &list[first..last] {
+        for timestamp in &list[first..last] {
             let value = Value {
                 count: 1,
-                weight: moment.weight,
+                weight: timestamp.weight,
             };
-            part.add(moment.key, value);
-            count_quality(&mut part.info.quality, &part.dict, moment.key, 1);
-            part.moments.list.push(Moment {
-                at_ns: moment.at_ns - from,
-                ..*moment
+            part.add(timestamp.key, value);
+            count_quality(&mut part.info.quality, &part.dict, timestamp.key, 1);
+            part.timestamps.list.push(Timestamp {
+                at_ns: timestamp.at_ns - from,
+                ..*timestamp
             });
         }
         part
@@ -224,8 +224,8 @@ impl Profile {
         for value in self.samples.values_mut() {
             *value = value.rescaled();
         }
-        for moment in &mut self.moments.list {
-            moment.weight = rescaled(moment.weight);
+        for timestamp in &mut self.timestamps.list {
+            timestamp.weight = rescaled(timestamp.weight);
         }
     }
 }

@@ -5,7 +5,7 @@ use crate::dictionary::Dictionary;
 use crate::frame::{FrameId, FrameKind, OTHER_FRAME};
 use crate::functions::is_mark;
 use crate::later::NameSource;
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::sample::{Quality, SampleKey};
 use crate::stack::StackId;
 
@@ -42,7 +42,7 @@ pub(crate) fn count_leaf(
     }
     let id = leaf(source, key.stack)?;
     let (leaf, later) = (source.frames.get(id), source.later.source(id));
-    if leaf.unnamed != Unnamed::No && later.is_none() {
+    if leaf.unnamed != UnnamedReason::No && later.is_none() {
         add(&mut quality.unnamed);
     }
     if leaf.kind == FrameKind::Synthetic && source.strings.get(leaf.function) == OTHER_FRAME {

@@ -35,13 +35,13 @@ use crate::functions::is_mark;
 use crate::labels::LabelSetId;
 use crate::later::NamedLater;
 use crate::merge::GroupBy;
-use crate::moments::{Moment, Moments};
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::profile::{Info, Profile};
 use crate::quality::{count_leaf, last_frame, own_leaf};
 use crate::sample::{Quality, SampleKey, Value};
 use crate::stack::StackId;
 use crate::strings::StrId;
+use crate::timestamps::{Timestamp, Timestamps};
 use crate::withhold::{self, Withholding};
 
 /// A query on a set of samples.
@@ -267,15 +267,18 @@ impl<'q> QueryRunner<'q> {
     ///
     /// # Panics
     /// When the ids are not of `source`.
-    pub fn add_moment(&mut self, source: &Dictionary, moment: Moment) {
-        let Some(labels) = self.label_set(source, moment.key.labels) else {
+    pub fn add_timestamp(&mut self, source: &Dictionary, timestamp: Timestamp) {
+        let Some(labels) = self.label_set(source, timestamp.key.labels) else {
             return;
         };
-        let Some((stack, end)) = self.stack_of(source, moment.key) else {
+        let Some((stack, end)) = self.stack_of(source, timestamp.key) else {
             return;
         };
         let key = SampleKey { labels, stack, end };
-        self.answer.moments.list.push(Moment { key, ..moment });
+        self.answer
+            .timestamps
+            .list
+            .push(Timestamp { key, ..timestamp });
     }
 
     /// Samples so far with a leaf that got its name later.
@@ -293,7 +296,10 @@ impl<'q> QueryRunner<'q> {
     pub fn finish(self, info: Info) -> Profile {
         let quality = self.counted.quality().of_selection(info.quality);
         let mut answer = self.answer;
-        answer.moments.list.sort_by_key(|moment| moment.at_ns);
+        answer
+            .timestamps
+            .list
+            .sort_by_key(|timestamp| timestamp.at_ns);
         answer.info = Info { quality, ..info };
         answer
     }
@@ -410,7 +416,7 @@ impl<'q> QueryRunner<'q> {
                 text_matches(frame.function)
                     // If the frame has no name, this is a place, and its digits could match words.
                     || frame.system_name != StrId::EMPTY
-                        && frame.unnamed == Unnamed::No
+                        && frame.unnamed == UnnamedReason::No
                         && text_matches(frame.system_name)
             };
             match filter.op() {
@@ -442,7 +448,7 @@ impl<'q> QueryRunner<'q> {
 }
 
 impl Profile {
-    /// The answer to `query` over this profile, with the moments that it takes. How many of those
+    /// The answer to `query` over this profile, with the timestamps that it takes. How many of those
     /// that were dropped it would have taken is not known: they all count.
     pub fn query(&self, query: &Query) -> Profile {
         self.asked_by(QueryRunner::new(query))
@@ -453,15 +459,15 @@ impl Profile {
         for (key, value) in self.sorted() {
             runner.add(&self.dict, key, value);
         }
-        for &moment in &self.moments.list {
-            runner.add_moment(&self.dict, moment);
+        for &timestamp in &self.timestamps.list {
+            runner.add_timestamp(&self.dict, timestamp);
         }
         let mut answer = runner.finish(self.info.clone());
-        let list = std::mem::take(&mut answer.moments.list);
-        answer.moments = Moments {
-            start_unix_ns: self.moments.start_unix_ns,
-            duration_ns: self.moments.duration_ns,
-            dropped: self.moments.dropped,
+        let list = std::mem::take(&mut answer.timestamps.list);
+        answer.timestamps = Timestamps {
+            start_unix_ns: self.timestamps.start_unix_ns,
+            duration_ns: self.timestamps.duration_ns,
+            dropped: self.timestamps.dropped,
             list,
         };
         answer

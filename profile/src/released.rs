@@ -57,11 +57,11 @@ fn without_wakers(mut profile: Profile) -> Profile {
         let key = hidden(&mut profile.dict, key);
         profile.add(key, value);
     }
-    let mut moments = std::mem::take(&mut profile.moments);
-    for moment in &mut moments.list {
-        moment.key = hidden(&mut profile.dict, moment.key);
+    let mut timestamps = std::mem::take(&mut profile.timestamps);
+    for timestamp in &mut timestamps.list {
+        timestamp.key = hidden(&mut profile.dict, timestamp.key);
     }
-    profile.moments = moments;
+    profile.timestamps = timestamps;
     profile
 }
 
@@ -76,8 +76,8 @@ impl Released {
     }
 
     /// Leaves out the times of its samples; how many these were.
-    pub fn shed_moments(&mut self) -> u64 {
-        self.0.moments.shed()
+    pub fn shed_timestamps(&mut self) -> u64 {
+        self.0.timestamps.shed()
     }
 
     /// The profile, to be sent.
@@ -93,9 +93,9 @@ mod tests {
     use crate::frame::FrameRef;
     use crate::labels::key;
     use crate::merge::GroupBy;
-    use crate::moments::Moment;
     use crate::outcome::StackEnd;
     use crate::sample::Value;
+    use crate::timestamps::Timestamp;
     use crate::withhold::FRAME;
 
     const VAULT: [(&str, &str); 4] = [
@@ -132,7 +132,10 @@ mod tests {
         let (count, weight) = (3, 30);
         profile.add(key, Value { count, weight });
         let at_ns = 1;
-        profile.moments.list.push(Moment { at_ns, key, weight });
+        profile
+            .timestamps
+            .list
+            .push(Timestamp { at_ns, key, weight });
     }
 
     fn profile() -> Profile {
@@ -159,7 +162,7 @@ mod tests {
         let released = of(&["unit=vault.service"]).release(profile());
         let shown = released.profile();
         assert_eq!(shown.total(), profile().total());
-        assert_eq!(shown.moments.list.len(), 2);
+        assert_eq!(shown.timestamps.list.len(), 2);
         let said = said(shown);
         assert!(said.contains("sell") && said.contains("shop"), "{said}");
         assert!(

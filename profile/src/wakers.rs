@@ -49,10 +49,10 @@ impl Profile {
             key.stack = own[key.stack.0 as usize];
             bare.add_from(&self.dict, &mut remap, key, value);
         }
-        bare.moments.clone_from(&self.moments);
-        for moment in &mut bare.moments.list {
-            moment.key.stack = own[moment.key.stack.0 as usize];
-            moment.key = remap.key(&self.dict, &mut bare.dict, moment.key);
+        bare.timestamps.clone_from(&self.timestamps);
+        for timestamp in &mut bare.timestamps.list {
+            timestamp.key.stack = own[timestamp.key.stack.0 as usize];
+            timestamp.key = remap.key(&self.dict, &mut bare.dict, timestamp.key);
         }
         Some(bare)
     }
@@ -62,9 +62,9 @@ impl Profile {
 mod tests {
     use super::*;
     use crate::frame::FrameRef;
-    use crate::moments::Moment;
     use crate::outcome::StackEnd;
     use crate::sample::{SampleKey, Value};
+    use crate::timestamps::Timestamp;
 
     fn waits(stacks: &[(&str, u64)]) -> Profile {
         let mut profile = Profile::default();
@@ -88,7 +88,7 @@ mod tests {
             };
             let weight = count * 10;
             profile.add(key, Value { count, weight });
-            profile.moments.list.push(Moment {
+            profile.timestamps.list.push(Timestamp {
                 at_ns: count,
                 key,
                 weight,
@@ -131,9 +131,9 @@ mod tests {
         let expected = expected.map(|(stack, count)| (stack.to_owned(), count));
         assert_eq!(shown(&bare), expected);
         assert_eq!(bare.total(), profile.total());
-        assert_eq!(bare.moments.list.len(), 5);
-        for moment in &bare.moments.list {
-            assert!(bare.samples.contains_key(&moment.key));
+        assert_eq!(bare.timestamps.list.len(), 5);
+        for timestamp in &bare.timestamps.list {
+            assert!(bare.samples.contains_key(&timestamp.key));
         }
         for text in ["canary", "secret", "thing"] {
             let mut frames = bare.dict.frames.as_slice().iter();

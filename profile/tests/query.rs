@@ -10,7 +10,7 @@ mod support;
 use profile::{
     Counted, Dictionary, FrameFilter, FrameFilterOp, FrameId, FrameKind, FrameRef, GroupBy,
     LabelMatcher, LabelSetId, MatchOp, OTHER_FRAME, Profile, Query, QueryRunner, SampleKey,
-    Selector, StackEnd, Unnamed, Value,
+    Selector, StackEnd, UnnamedReason, Value,
 };
 use proptest::prelude::*;
 use support::{build, canonical, from_lines, info, samples, short, unnamed};
@@ -327,8 +327,8 @@ fn samples_are_counted_alike_before_and_after_there_are_waits() {
                         false => FrameKind::Native,
                     },
                     unnamed: match function {
-                        "?" => Unnamed::NoSymbols,
-                        _ => Unnamed::No,
+                        "?" => UnnamedReason::NoSymbols,
+                        _ => UnnamedReason::No,
                     },
                     function,
                     ..FrameRef::default()

@@ -8,7 +8,9 @@ mod support;
 
 use profile::formats::pprof::{self, DECODE_BYTES_MAX, DecodeError};
 use profile::formats::{self, Annotations, Format, Import, ImportOptions, Known, Options, folded};
-use profile::{FrameKind, FrameRef, Profile, Quality, Query, SampleKey, StackEnd, Unnamed, Value};
+use profile::{
+    FrameKind, FrameRef, Profile, Quality, Query, SampleKey, StackEnd, UnnamedReason, Value,
+};
 use proptest::prelude::*;
 use std::io::Write;
 use std::process::{Command, Stdio};
@@ -60,13 +62,13 @@ fn degraded() -> Profile {
         ..Profile::default()
     };
     for (reason, end) in [
-        (Unnamed::NoSymbols, StackEnd::Complete),
-        (Unnamed::FileGone, StackEnd::Complete),
-        (Unnamed::No, StackEnd::Unmapped),
+        (UnnamedReason::NoSymbols, StackEnd::Complete),
+        (UnnamedReason::FileGone, StackEnd::Complete),
+        (UnnamedReason::No, StackEnd::Unmapped),
     ] {
-        let frames = [Unnamed::No, reason].map(|unnamed| {
+        let frames = [UnnamedReason::No, reason].map(|unnamed| {
             profile.dict.intern_frame(FrameRef {
-                function: if unnamed == Unnamed::No {
+                function: if unnamed == UnnamedReason::No {
                     "main"
                 } else {
                     "[app]"
@@ -106,7 +108,7 @@ fn why_a_frame_has_no_symbol_comes_back_from_pprof() {
     assert_eq!(profile.info.quality.unnamed, 4);
     let back = through_pprof(&profile);
     let reasons = |profile: &Profile| {
-        let mut found: Vec<Unnamed> = profile
+        let mut found: Vec<UnnamedReason> = profile
             .samples
             .keys()
             .filter_map(|key| profile.dict.stacks.leaf_first(key.stack).next())

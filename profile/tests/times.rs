@@ -15,7 +15,7 @@ use profile::formats::{
 };
 use profile::heatmap::{Grid, HeatMap};
 use profile::text::is_hostile;
-use profile::{Moment, Profile, key};
+use profile::{Profile, Timestamp, key};
 use proptest::prelude::*;
 use regex::Regex;
 use std::collections::BTreeMap;
@@ -24,17 +24,23 @@ use support::{PERIOD, build, from_lines, hostile, samples};
 
 /// The profile with a moment for each of its samples, some 37 ms apart.
 fn timed(mut profile: Profile) -> Profile {
-    profile.moments.start_unix_ns = profile.info.start_unix_ns + 500_000_000;
-    profile.moments.duration_ns = profile.info.duration_ns;
+    profile.timestamps.start_unix_ns = profile.info.start_unix_ns + 500_000_000;
+    profile.timestamps.duration_ns = profile.info.duration_ns;
     let mut at_ns = 0;
     for (key, value) in profile.sorted() {
         for _ in 0..value.count {
             let weight = value.weight / value.count;
-            profile.moments.list.push(Moment { at_ns, key, weight });
-            at_ns = (at_ns + 37_000_000) % profile.moments.duration_ns;
+            profile
+                .timestamps
+                .list
+                .push(Timestamp { at_ns, key, weight });
+            at_ns = (at_ns + 37_000_000) % profile.timestamps.duration_ns;
         }
     }
-    profile.moments.list.sort_by_key(|moment| moment.at_ns);
+    profile
+        .timestamps
+        .list
+        .sort_by_key(|timestamp| timestamp.at_ns);
     profile
 }
 
@@ -209,9 +215,9 @@ fn perf_script_is_read_back_with_its_times() {
         ("cpu-clock", "nanoseconds")
     );
     let times = |profile: &Profile| -> Vec<i64> {
-        let moments = &profile.moments;
-        let list = moments.list.iter();
-        list.map(|at| moments.start_unix_ns + at.at_ns as i64)
+        let timestamps = &profile.timestamps;
+        let list = timestamps.list.iter();
+        list.map(|at| timestamps.start_unix_ns + at.at_ns as i64)
             .collect()
     };
     assert_eq!(times(&back), times(&profile));
@@ -228,7 +234,7 @@ fn what_has_no_time_is_spread_and_that_is_said() {
     let (import, _) = read(text.as_bytes()).unwrap();
     let at: Vec<u64> = import
         .profile
-        .moments
+        .timestamps
         .list
         .iter()
         .map(|at| at.at_ns)
@@ -312,7 +318,7 @@ fn firefox_weighs_in_milliseconds_when_time_is_asked_for() {
 // ---- heat maps and pages -----------------------------------------------------------------------
 
 fn map(profile: &Profile) -> HeatMap {
-    HeatMap::new(&profile.moments, Grid::default()).unwrap()
+    HeatMap::new(&profile.timestamps, Grid::default()).unwrap()
 }
 
 #[test]
@@ -326,7 +332,7 @@ fn a_heat_map_as_json_has_its_cells() {
 #[test]
 fn a_heat_map_as_a_picture_says_what_it_shows() {
     let mut profile = timed(hostile());
-    profile.moments.dropped = 5;
+    profile.timestamps.dropped = 5;
     profile.info.event = "<b>&\u{202e}".to_owned();
     let options = Options {
         title: "<script>alert(1)</script>\x1b".to_owned(),
@@ -381,7 +387,7 @@ fn stands_alone(page: &str) {
 #[test]
 fn a_bundle_stands_alone_and_says_what_is_known() {
     let mut profile = timed(hostile());
-    profile.moments.dropped = 2;
+    profile.timestamps.dropped = 2;
     let fact = |name: &str, value: &str| Fact {
         group: "</h2><script>".to_owned(),
         name: name.to_owned(),
@@ -481,9 +487,14 @@ fn a_query_takes_the_moments_of_the_samples_it_takes() {
     let query = profile::Query::new(selector, Vec::new(), profile::GroupBy::All).unwrap();
     let part = profile.query(&query);
     let of_a = |key: profile::SampleKey| part.dict.label(key.labels, key::COMM) == Some("a");
-    assert_eq!(part.moments.list.len(), 3);
-    assert!(part.moments.list.iter().all(|moment| of_a(moment.key)));
-    assert_eq!(part.moments.duration_ns, profile.moments.duration_ns);
+    assert_eq!(part.timestamps.list.len(), 3);
+    assert!(
+        part.timestamps
+            .list
+            .iter()
+            .all(|timestamp| of_a(timestamp.key))
+    );
+    assert_eq!(part.timestamps.duration_ns, profile.timestamps.duration_ns);
 }
 
 // ---- reading -----------------------------------------------------------------------------------
@@ -513,7 +524,7 @@ fn what_a_file_is_is_told_by_what_is_in_it() {
                 _ => assert_eq!(total.count, expected.count, "{format}"),
             }
             let keeps = matches!(format, Format::Json | Format::PerfScript);
-            assert_eq!(!import.profile.moments.is_absent(), keeps, "{format}");
+            assert_eq!(!import.profile.timestamps.is_absent(), keeps, "{format}");
         }
     }
 }

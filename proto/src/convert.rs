@@ -7,8 +7,8 @@
 
 use crate::wire;
 use profile::{
-    Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Moment, Moments, Profile,
-    SampleKey, StackEnd, StackId, StrId, Unnamed, Value, Waits,
+    Coverage, Dictionary, Frame, FrameId, FrameKind, Info, LabelSetId, Profile, SampleKey,
+    StackEnd, StackId, StrId, Timestamp, Timestamps, UnnamedReason, Value, Waits,
 };
 use prost::Message;
 use std::borrow::Borrow;
@@ -50,7 +50,7 @@ pub struct Chunks<P> {
     stacks: usize,
     label_sets: usize,
     sample: usize,
-    moment: usize,
+    timestamp: usize,
     first: bool,
     done: bool,
 }
@@ -73,7 +73,7 @@ impl<P: Borrow<Profile>> Chunks<P> {
             stacks: 1,
             label_sets: 1,
             sample: 0,
-            moment: 0,
+            timestamp: 0,
             first: true,
             done: false,
         }
@@ -85,7 +85,7 @@ pub(crate) const VARINT32: usize = 5;
 /// Most bytes of one packed sample row: three 32-bit and two 64-bit columns.
 const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
 /// Most bytes of one packed moment: three 32-bit and two 64-bit columns.
-const MOMENT_BYTES: usize = SAMPLE_BYTES;
+const TIMESTAMP_BYTES: usize = SAMPLE_BYTES;
 /// Most bytes of one frame: seven fields with their tags, the message's tag and length.
 const FRAME_BYTES: usize = 7 * (VARINT32 + 1) + 2;
 
@@ -102,7 +102,7 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
         let mut bytes = 0;
         if std::mem::take(&mut self.first) {
             let mut info = wire::Info::from(&profile.info);
-            info.times = (!profile.moments.is_absent()).then(|| (&profile.moments).into());
+            info.times = (!profile.timestamps.is_absent()).then(|| (&profile.timestamps).into());
             chunk.info = Some(info);
         }
         // Table by table: what a row refers to stands in a table before it, or earlier in its own.
@@ -133,19 +133,22 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
             bytes += SAMPLE_BYTES;
             self.sample += 1;
         }
-        let moments = &profile.moments.list;
-        while self.moment < moments.len() && bytes < self.target {
-            let before = self.moment.checked_sub(1).map_or(0, |at| moments[at].at_ns);
-            let moment = moments[self.moment];
+        let timestamps = &profile.timestamps.list;
+        while self.timestamp < timestamps.len() && bytes < self.target {
+            let before = self
+                .timestamp
+                .checked_sub(1)
+                .map_or(0, |at| timestamps[at].at_ns);
+            let timestamp = timestamps[self.timestamp];
             chunk
-                .moment_deltas_ns
-                .push(moment.at_ns.saturating_sub(before));
-            chunk.moment_label_sets.push(moment.key.labels.0);
-            chunk.moment_stacks.push(moment.key.stack.0);
-            chunk.moment_ends.push(moment.key.end as u32);
-            chunk.moment_weights.push(moment.weight);
-            bytes += MOMENT_BYTES;
-            self.moment += 1;
+                .timestamp_deltas_ns
+                .push(timestamp.at_ns.saturating_sub(before));
+            chunk.timestamp_label_sets.push(timestamp.key.labels.0);
+            chunk.timestamp_stacks.push(timestamp.key.stack.0);
+            chunk.timestamp_ends.push(timestamp.key.end as u32);
+            chunk.timestamp_weights.push(timestamp.weight);
+            bytes += TIMESTAMP_BYTES;
+            self.timestamp += 1;
         }
         // Samples come late, but a profile without any still has tables to finish.
         self.done = self.strings >= dict.strings.len()
@@ -153,7 +156,7 @@ impl<P: Borrow<Profile>> Iterator for Chunks<P> {
             && self.stacks >= dict.stacks.len()
             && self.label_sets >= dict.label_sets.len()
             && self.sample >= self.samples.len()
-            && self.moment >= moments.len();
+            && self.timestamp >= timestamps.len();
         chunk.last = self.done;
         Some(chunk)
     }
@@ -357,7 +360,7 @@ impl ProfileAssembler {
         match (self.state, &chunk.info) {
             (State::Start, Some(info)) => {
                 self.profile.info = info.clone().into();
-                self.profile.moments = info.times.unwrap_or_default().into();
+                self.profile.timestamps = info.times.unwrap_or_default().into();
             }
             (State::Start, None) => return Err(AssembleError::NoInfo),
             (State::Open, None) => {}
@@ -370,7 +373,7 @@ impl ProfileAssembler {
             self.label_sets.push(id);
         }
         self.take_samples(&chunk)?;
-        self.take_moments(&chunk)
+        self.take_timestamps(&chunk)
     }
 
     pub(crate) fn weigh(&mut self, chunk: &impl Message) -> Result<(), AssembleError> {
@@ -422,7 +425,7 @@ impl ProfileAssembler {
         }
         Ok(Frame {
             kind: number(FrameKind::from_u8, "frame kinds", frame.kind)?,
-            unnamed: number(Unnamed::from_u8, "unnamed reasons", frame.unnamed)?,
+            unnamed: number(UnnamedReason::from_u8, "unnamed reasons", frame.unnamed)?,
             function,
             system_name,
             module: row(&self.strings, "strings", frame.module)?,
@@ -497,49 +500,55 @@ impl ProfileAssembler {
 }
 
 impl ProfileAssembler {
-    fn take_moments(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
-        let rows = chunk.moment_deltas_ns.len();
+    fn take_timestamps(&mut self, chunk: &wire::ProfileChunk) -> Result<(), AssembleError> {
+        let rows = chunk.timestamp_deltas_ns.len();
         let lengths = [
-            chunk.moment_label_sets.len(),
-            chunk.moment_stacks.len(),
-            chunk.moment_ends.len(),
-            chunk.moment_weights.len(),
+            chunk.timestamp_label_sets.len(),
+            chunk.timestamp_stacks.len(),
+            chunk.timestamp_ends.len(),
+            chunk.timestamp_weights.len(),
         ];
         if lengths.iter().any(|&length| length != rows) {
-            return Err(AssembleError::Columns { table: "moments" });
+            return Err(AssembleError::Columns {
+                table: "timestamps",
+            });
         }
-        let list = &mut self.profile.moments.list;
-        let mut at_ns = list.last().map_or(0, |moment| moment.at_ns);
+        let list = &mut self.profile.timestamps.list;
+        let mut at_ns = list.last().map_or(0, |timestamp| timestamp.at_ns);
         list.reserve(rows);
         for at in 0..rows {
-            at_ns = at_ns.saturating_add(chunk.moment_deltas_ns[at]);
-            list.push(Moment {
+            at_ns = at_ns.saturating_add(chunk.timestamp_deltas_ns[at]);
+            list.push(Timestamp {
                 at_ns,
                 key: SampleKey {
-                    labels: row(&self.label_sets, "label sets", chunk.moment_label_sets[at])?,
-                    stack: row(&self.stacks, "stacks", chunk.moment_stacks[at])?.0,
-                    end: number(StackEnd::from_u8, "stack ends", chunk.moment_ends[at])?,
+                    labels: row(
+                        &self.label_sets,
+                        "label sets",
+                        chunk.timestamp_label_sets[at],
+                    )?,
+                    stack: row(&self.stacks, "stacks", chunk.timestamp_stacks[at])?.0,
+                    end: number(StackEnd::from_u8, "stack ends", chunk.timestamp_ends[at])?,
                 },
-                weight: chunk.moment_weights[at],
+                weight: chunk.timestamp_weights[at],
             });
         }
         Ok(())
     }
 }
 
-impl From<&Moments> for wire::Times {
-    fn from(moments: &Moments) -> wire::Times {
+impl From<&Timestamps> for wire::Times {
+    fn from(timestamps: &Timestamps) -> wire::Times {
         wire::Times {
-            start_unix_ns: moments.start_unix_ns,
-            duration_ns: moments.duration_ns,
-            dropped: moments.dropped,
+            start_unix_ns: timestamps.start_unix_ns,
+            duration_ns: timestamps.duration_ns,
+            dropped: timestamps.dropped,
         }
     }
 }
 
-impl From<wire::Times> for Moments {
-    fn from(times: wire::Times) -> Moments {
-        Moments {
+impl From<wire::Times> for Timestamps {
+    fn from(times: wire::Times) -> Timestamps {
+        Timestamps {
             start_unix_ns: times.start_unix_ns,
             duration_ns: times.duration_ns,
             dropped: times.dropped,
@@ -571,7 +580,7 @@ impl From<&Info> for wire::Info {
             period: info.period,
             quality: Some(info.quality.into()),
             coverage: (info.coverage != Coverage::default()).then(|| info.coverage.into()),
-            // It comes from the moments, which are next to the info.
+            // It comes from the timestamps, which are next to the info.
             times: None,
             waits: (info.waits != Waits::default()).then(|| info.waits.into()),
             waits_cause: info.waits_cause.clone(),

@@ -31,7 +31,7 @@ pub struct Rows {
     label_sets: usize,
     label_pairs: usize,
     samples: usize,
-    moments: usize,
+    timestamps: usize,
 }
 
 impl Rows {
@@ -47,7 +47,7 @@ impl Rows {
             label_sets: dict.label_sets.len(),
             label_pairs: dict.label_sets.pairs(),
             samples: profile.samples.len(),
-            moments: profile.moments.list.len(),
+            timestamps: profile.timestamps.list.len(),
         }
     }
 
@@ -63,14 +63,17 @@ impl Rows {
             label_sets: self.label_sets + other.label_sets,
             label_pairs: self.label_pairs + other.label_pairs,
             samples: self.samples + other.samples,
-            moments: self.moments + other.moments,
+            timestamps: self.timestamps + other.timestamps,
         }
     }
 
     /// Those without when samples were taken.
     #[must_use]
     pub fn without_times(self) -> Rows {
-        Rows { moments: 0, ..self }
+        Rows {
+            timestamps: 0,
+            ..self
+        }
     }
 
     /// Most bytes that all chunks of [`Chunks::new`](crate::Chunks::new) take together; about twice
@@ -85,7 +88,7 @@ impl Rows {
             + self.stacks * (stacks + frames)
             + self.label_sets * LABEL_SET_HEAD
             + self.label_pairs * 2 * strings
-            + (self.samples + self.moments) * (key + 2 * VARINT64);
+            + (self.samples + self.timestamps) * (key + 2 * VARINT64);
         // A chunk is filled by sizes that are at most five times these, of ids that take a byte.
         let chunks = 5 * rows / CHUNK_BYTES_TARGET + 2;
         self.info_bytes + INFO_BYTES + rows + chunks * CHUNK_HEAD
@@ -116,15 +119,15 @@ pub fn chunk_heap_bytes(chunk: &wire::ProfileChunk) -> usize {
         &chunk.sample_label_sets,
         &chunk.sample_stacks,
         &chunk.sample_ends,
-        &chunk.moment_label_sets,
-        &chunk.moment_stacks,
-        &chunk.moment_ends,
+        &chunk.timestamp_label_sets,
+        &chunk.timestamp_stacks,
+        &chunk.timestamp_ends,
     ];
     let wide = [
         &chunk.sample_counts,
         &chunk.sample_weights,
-        &chunk.moment_deltas_ns,
-        &chunk.moment_weights,
+        &chunk.timestamp_deltas_ns,
+        &chunk.timestamp_weights,
     ];
     let info = chunk.info.as_ref();
     texts(&chunk.strings)

@@ -3,7 +3,7 @@
 
 use profile::{
     ContentId, Coverage, Dictionary, FrameKind, FrameRef, Info, Profile, Quality, SampleKey,
-    StackEnd, StackId, Unnamed, Value, Waits,
+    StackEnd, StackId, UnnamedReason, Value, Waits,
 };
 use proptest::prelude::*;
 use prost::Message;
@@ -30,7 +30,7 @@ fn build(samples: &[OwnedSample], info: Info) -> Profile {
         for (kind, unnamed, function, system_name, module, file, line) in frames {
             let frame = profile.dict.intern_frame(FrameRef {
                 kind: FrameKind::from_u8(*kind).unwrap(),
-                unnamed: Unnamed::from_u8(*unnamed).unwrap(),
+                unnamed: UnnamedReason::from_u8(*unnamed).unwrap(),
                 function,
                 system_name,
                 module,
@@ -142,29 +142,29 @@ proptest! {
     ) {
         let mut profile = build(&samples, Info::default());
         let rows = profile.sorted();
-        profile.moments.start_unix_ns = 77;
-        profile.moments.duration_ns = 1 << 50;
-        profile.moments.dropped = dropped;
-        profile.moments.list = times
+        profile.timestamps.start_unix_ns = 77;
+        profile.timestamps.duration_ns = 1 << 50;
+        profile.timestamps.dropped = dropped;
+        profile.timestamps.list = times
             .iter()
             .map(|(at_ns, row)| {
                 let (key, value) = *row.get(&rows);
-                profile::Moment { at_ns: *at_ns, key, weight: value.weight }
+                profile::Timestamp { at_ns: *at_ns, key, weight: value.weight }
             })
             .collect();
-        profile.moments.list.sort();
+        profile.timestamps.list.sort();
         let back = assemble(Chunks::with_target(&profile, target)).unwrap();
         let text = |profile: &Profile| -> Vec<_> {
-            let of = |at: &profile::Moment| {
+            let of = |at: &profile::Timestamp| {
                 let mut one = Profile { dict: profile.dict.clone(), ..Profile::default() };
                 one.add(at.key, Value { count: 1, weight: at.weight });
                 (at.at_ns, content(&one))
             };
-            profile.moments.list.iter().map(of).collect()
+            profile.timestamps.list.iter().map(of).collect()
         };
         prop_assert_eq!(text(&back), text(&profile));
-        let facts = |m: &profile::Moments| (m.start_unix_ns, m.duration_ns, m.dropped);
-        prop_assert_eq!(facts(&back.moments), facts(&profile.moments));
+        let facts = |m: &profile::Timestamps| (m.start_unix_ns, m.duration_ns, m.dropped);
+        prop_assert_eq!(facts(&back.timestamps), facts(&profile.timestamps));
     }
 
     /// What a profile weighs at most is never less than what it does weigh.
@@ -195,14 +195,14 @@ proptest! {
             period: counter, quality, coverage, waits, waits_cause: "c".repeat(300),
         });
         let rows = profile.sorted();
-        profile.moments.duration_ns = counter;
-        profile.moments.dropped = counter;
+        profile.timestamps.duration_ns = counter;
+        profile.timestamps.dropped = counter;
         if !rows.is_empty() {
-            profile.moments.list = times.iter().map(|(at_ns, row)| {
+            profile.timestamps.list = times.iter().map(|(at_ns, row)| {
                 let (key, value) = *row.get(&rows);
-                profile::Moment { at_ns: *at_ns, key, weight: value.weight }
+                profile::Timestamp { at_ns: *at_ns, key, weight: value.weight }
             }).collect();
-            profile.moments.list.sort();
+            profile.timestamps.list.sort();
         }
         let encoded: usize = Chunks::new(&profile).map(|chunk| chunk.encoded_len()).sum();
         let most = proto::Rows::of(&profile);
@@ -276,7 +276,7 @@ fn chunks_stay_near_their_target() {
 fn small_rows_weigh_in_memory_what_they_take_there() {
     let chunk = wire::ProfileChunk {
         frames: vec![wire::Frame::default(); 1000],
-        moment_weights: vec![1; 1000],
+        timestamp_weights: vec![1; 1000],
         ..wire::ProfileChunk::default()
     };
     assert_eq!(chunk.encoded_len(), 2 * 1000 + 1000 + 4);

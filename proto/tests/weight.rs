@@ -90,13 +90,13 @@ fn shapes() -> Vec<(&'static str, wire::ProfileChunk)> {
             },
         ),
         (
-            "moments",
+            "timestamps",
             wire::ProfileChunk {
-                moment_deltas_ns: vec![1; ROWS as usize],
-                moment_label_sets: vec![0; ROWS as usize],
-                moment_stacks: vec![0; ROWS as usize],
-                moment_ends: ones(ROWS),
-                moment_weights: vec![1; ROWS as usize],
+                timestamp_deltas_ns: vec![1; ROWS as usize],
+                timestamp_label_sets: vec![0; ROWS as usize],
+                timestamp_stacks: vec![0; ROWS as usize],
+                timestamp_ends: ones(ROWS),
+                timestamp_weights: vec![1; ROWS as usize],
                 ..none()
             },
         ),

@@ -1,7 +1,7 @@
 //! A profile as tests look at it: assembled from wire chunks by rules of its own, so that a fault
 //! in the product's conversion is not repeated here.
 
-use profile::{FrameKind, StackEnd, Unnamed};
+use profile::{FrameKind, StackEnd, UnnamedReason};
 use proto::wire::{Info, ProfileChunk};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +11,7 @@ pub struct ViewFrame {
     /// See [`profile::Frame::kind`].
     pub kind: FrameKind,
     /// See [`profile::Frame::unnamed`].
-    pub unnamed: Unnamed,
+    pub unnamed: UnnamedReason,
     /// See [`profile::Frame::function`].
     pub function: String,
     /// See [`profile::Frame::system_name`].
@@ -87,7 +87,7 @@ impl Tables {
         for frame in &chunk.frames {
             let frame = ViewFrame {
                 kind: FrameKind::from_u8(frame.kind as u8).expect("a known frame kind"),
-                unnamed: Unnamed::from_u8(frame.unnamed as u8).expect("a known reason"),
+                unnamed: UnnamedReason::from_u8(frame.unnamed as u8).expect("a known reason"),
                 function: self.string(frame.function),
                 system_name: self.string(frame.system_name),
                 module: self.string(frame.module),
@@ -179,12 +179,12 @@ impl View {
             if let Some(info) = chunk.info {
                 view.info = info;
             }
-            let moments = chunk.moment_deltas_ns.len();
-            for column in [chunk.moment_stacks.len(), chunk.moment_weights.len()] {
-                assert_eq!(column, moments, "columns of moments");
+            let timestamps = chunk.timestamp_deltas_ns.len();
+            for column in [chunk.timestamp_stacks.len(), chunk.timestamp_weights.len()] {
+                assert_eq!(column, timestamps, "columns of timestamps");
             }
             let start = view.info.times.map_or(0, |times| times.start_unix_ns);
-            for delta in &chunk.moment_deltas_ns {
+            for delta in &chunk.timestamp_deltas_ns {
                 let before = view.times.last().copied().unwrap_or(start);
                 view.times.push(before + *delta as i64);
             }

@@ -9,7 +9,7 @@
 //! things (stress.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use profile::{FrameKind, StackEnd, Unnamed, key};
+use profile::{FrameKind, StackEnd, UnnamedReason, key};
 use proto::agent::{GetStatusResponse, StreamProfilesRequest};
 use rustix::process::Signal;
 use std::fs;
@@ -176,7 +176,7 @@ fn hidden_kernel_addresses_cost_kernel_names_alone_needs_root() {
         .filter(|frame| frame.kind == FrameKind::Kernel);
     assert!(kernel.clone().count() > 0, "{}", view.dump());
     assert!(
-        kernel.all(|frame| frame.unnamed == Unnamed::KernelHidden),
+        kernel.all(|frame| frame.unnamed == UnnamedReason::KernelHidden),
         "{}",
         view.dump()
     );
@@ -286,8 +286,8 @@ fn perf_maps_that_are_traps_are_refused_and_honest_ones_beside_them_read_needs_r
         assert!(leaves.count() > 5, "{name}: {}", own.dump());
         for sample in &leaves.samples {
             let expected = match *name {
-                "honest" => ("honest_code", Unnamed::No),
-                _ => ("[jit]", Unnamed::JitMapRefused),
+                "honest" => ("honest_code", UnnamedReason::No),
+                _ => ("[jit]", UnnamedReason::JitMapRefused),
             };
             let leaf = &sample.frames[0];
             assert_eq!((leaf.function.as_str(), leaf.unnamed), expected, "{name}");

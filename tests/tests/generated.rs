@@ -5,7 +5,7 @@
 //! system that never answers (stuck.rs), real runtimes (mixed.rs).
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use profile::{FrameKind, StackEnd, Unnamed, key};
+use profile::{FrameKind, StackEnd, UnnamedReason, key};
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
@@ -57,17 +57,17 @@ fn samples_before_and_after_code_is_written_over_have_their_own_names_needs_root
     for sample in &view.samples {
         let leaf = &sample.frames[0];
         match leaf.unnamed {
-            Unnamed::No => {
+            UnnamedReason::No => {
                 let number = leaf.function.strip_prefix("generation_");
                 let number: u32 = number.expect("its name").parse().unwrap();
                 let other = ["odd_generation", "even_generation"][number as usize % 2];
                 assert!(!sample.has(other), "not of its time: {sample:?}");
             }
-            reason => assert_eq!(reason, Unnamed::JitReused, "{}", view.dump()),
+            reason => assert_eq!(reason, UnnamedReason::JitReused, "{}", view.dump()),
         }
     }
     // At most one second in three lies between two readings, and what load adds to it.
-    let named = view.only(|sample| sample.frames[0].unnamed == Unnamed::No);
+    let named = view.only(|sample| sample.frames[0].unnamed == UnnamedReason::No);
     assert!(named.count() * 3 > view.count(), "{}", view.dump());
     daemon.stop();
 }
@@ -96,7 +96,7 @@ fn a_process_that_is_gone_with_its_namespace_has_names_needs_root() {
     assert!(view.count_with("generation_0") > 0, "{}", view.dump());
     for sample in &view.samples {
         let reason = sample.frames[0].unnamed;
-        let known = [Unnamed::No, Unnamed::JitReused].contains(&reason);
+        let known = [UnnamedReason::No, UnnamedReason::JitReused].contains(&reason);
         assert!(known, "{}", view.dump());
     }
     daemon.stop();

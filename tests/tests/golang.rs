@@ -1,7 +1,7 @@
 //! Programs in Go have complete stacks and names, however they were linked and stripped, and so has
 //! Go's own compiler, which distributions strip.
 
-use profile::{FrameKind, StackEnd, Unnamed};
+use profile::{FrameKind, StackEnd, UnnamedReason};
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::time::Duration;
@@ -165,7 +165,7 @@ fn check(view: &View, name: &str) {
         "{name}: {lost} of {of} are cut {}",
         cut.dump()
     );
-    let nameless = view.only(|sample| sample.frames[0].unnamed != Unnamed::No);
+    let nameless = view.only(|sample| sample.frames[0].unnamed != UnnamedReason::No);
     let lost = nameless.count();
     assert!(
         lost * 20 <= of,

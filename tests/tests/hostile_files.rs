@@ -6,7 +6,7 @@
 //! `FLEETPROF_BIN_DIR` of a release build the table that the test prints is what the project
 //! reports.
 
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use std::fs::Permissions;
 use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::Path;
@@ -158,7 +158,7 @@ fn hostile_files_cost_little_and_others_keep_their_samples_needs_root() {
     let lowered: u64 = lowered.map(|it| it.value).sum();
     eprintln!("sampling was lowered {lowered} times");
     assert!(seconds.is_none() || lowered == 0, "{lowered}");
-    let reason = Unnamed::OverBudget.word();
+    let reason = UnnamedReason::OverBudget.word();
     let mut unnamed = status.unnamed_leaves.iter();
     assert!(
         unnamed.any(|row| row.word == reason && row.samples > 0),

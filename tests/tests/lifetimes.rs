@@ -2,7 +2,7 @@
 //! named by the program that ran.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use profile::{StackEnd, Unnamed, key};
+use profile::{StackEnd, UnnamedReason, key};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
@@ -137,7 +137,7 @@ fn short_processes_are_named_needs_root() {
         sample
             .frames
             .first()
-            .is_some_and(|leaf| leaf.unnamed == Unnamed::No)
+            .is_some_and(|leaf| leaf.unnamed == UnnamedReason::No)
     });
     assert!(
         view.count() > 60,

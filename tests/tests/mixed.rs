@@ -2,7 +2,7 @@
 //! profile, in every format, with the flame graphs opened in a browser.
 #![expect(clippy::unwrap_used, reason = "a test fails by panic")]
 
-use profile::{FrameKind, Unnamed, key};
+use profile::{FrameKind, UnnamedReason, key};
 use serde_json::Value;
 use std::path::PathBuf;
 use std::process::Command;
@@ -99,7 +99,7 @@ fn javascript_functions_are_named_as_generated_code_needs_root() {
     for function in ["renderTimeline", "parseLedger"] {
         let found = frames.iter().any(|frame| {
             frame.kind == FrameKind::Jit
-                && frame.unnamed == Unnamed::No
+                && frame.unnamed == UnnamedReason::No
                 && frame.function.contains(function)
         });
         assert!(found, "`{function}`: {}", recording.view.dump());
@@ -115,7 +115,7 @@ fn javascript_time_is_named_needs_root() {
             .first()
             .is_some_and(|leaf| leaf.kind == FrameKind::Jit)
     });
-    let named = generated.only(|sample| sample.frames[0].unnamed == Unnamed::No);
+    let named = generated.only(|sample| sample.frames[0].unnamed == UnnamedReason::No);
     assert!(generated.count() > 100, "{}", recording.view.dump());
     assert!(
         named.count() * 10 >= generated.count() * 9,
@@ -152,7 +152,7 @@ fn a_stripped_program_shows_its_module_and_the_reason_needs_root() {
         sample.frames.first().is_some_and(|leaf| {
             leaf.function == format!("[{STRIPPED}]")
                 && leaf.module == STRIPPED
-                && leaf.unnamed == Unnamed::NoSymbols
+                && leaf.unnamed == UnnamedReason::NoSymbols
         })
     });
     assert!(

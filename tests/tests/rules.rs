@@ -652,12 +652,15 @@ fn words_of<'a>(source: &'a str, list: &str) -> Vec<&'a str> {
 
 #[test]
 fn the_page_knows_every_stack_end_and_every_reason_for_a_missing_name() {
-    use profile::{StackEnd, Unnamed};
+    use profile::{StackEnd, UnnamedReason};
     let path = root().join("collector/ui/src/query/outcome.ts");
     let source = std::fs::read_to_string(path).expect("failed to read the page's tables");
     let ends: Vec<_> = StackEnd::ALL.iter().map(|end| end.word()).collect();
     assert_eq!(words_of(&source, "END_WORDS"), ends);
-    let reasons: Vec<_> = Unnamed::ALL.iter().map(|reason| reason.word()).collect();
+    let reasons: Vec<_> = UnnamedReason::ALL
+        .iter()
+        .map(|reason| reason.word())
+        .collect();
     assert_eq!(words_of(&source, "UNNAMED_WORDS"), reasons);
     assert_eq!(words_of(&source, "UNNAMED: ").len(), reasons.len());
     let complete: Vec<_> = StackEnd::ALL
@@ -671,11 +674,11 @@ fn the_page_knows_every_stack_end_and_every_reason_for_a_missing_name() {
 
 #[test]
 fn the_reference_knows_every_stack_end_and_every_reason_for_a_missing_name() {
-    use profile::{StackEnd, Unnamed};
+    use profile::{StackEnd, UnnamedReason};
     let path = root().join("docs/reference/outcomes.md");
     let page = std::fs::read_to_string(path).expect("failed to read the page");
     let ends = StackEnd::ALL.iter().map(|&end| (end as u8, end.word()));
-    let reasons = Unnamed::ALL
+    let reasons = UnnamedReason::ALL
         .iter()
         .map(|&reason| (reason as u8, reason.word()));
     for (id, word) in ends.chain(reasons) {

@@ -2,7 +2,7 @@
 //! name, of the right kind, with file and line where the runtime tells them, and with the raw name
 //! beside it.
 
-use profile::{FrameKind, Unnamed};
+use profile::{FrameKind, UnnamedReason};
 use std::collections::BTreeMap;
 use std::time::Duration;
 use testkit::process::wait_for;
@@ -204,7 +204,7 @@ fn a_php_worker_has_the_names_of_its_server_needs_root() {
         sample
             .frames
             .iter()
-            .any(|frame| frame.unnamed == Unnamed::JitNoMap)
+            .any(|frame| frame.unnamed == UnnamedReason::JitNoMap)
     });
     let named = view.count_with(settle);
     assert!(named > 10 * unnamed.count(), "{}", view.dump());

@@ -5,7 +5,7 @@
 //! The cost of the daemon is printed, never judged: it is a debug build on a machine of unknown
 //! speed.
 
-use profile::{Unnamed, key};
+use profile::{UnnamedReason, key};
 use std::process::Command;
 use std::time::{Duration, Instant};
 use testkit::process::wait_for;
@@ -162,7 +162,7 @@ fn a_process_with_a_hundred_thousand_mappings_needs_root() {
         sample
             .frames
             .first()
-            .is_some_and(|leaf| leaf.unnamed == Unnamed::NoMapping)
+            .is_some_and(|leaf| leaf.unnamed == UnnamedReason::NoMapping)
     });
     assert!(unknown.count() * 10 <= view.count(), "{}", view.dump());
 }

@@ -1,6 +1,6 @@
 //! A file system that never answers holds up neither the start, nor naming, nor the end.
 
-use profile::{Unnamed, key};
+use profile::{UnnamedReason, key};
 use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
@@ -68,7 +68,7 @@ fn a_file_system_that_never_answers_holds_up_nothing_needs_root() {
 /// True once samples were not named because their map did not come in time.
 fn waited_in_vain(daemon: &Daemon) -> Option<()> {
     let status = daemon.client().status().ok()?;
-    let late = Unnamed::JitMapLate.word();
+    let late = UnnamedReason::JitMapLate.word();
     let mut reasons = status.unnamed_leaves.iter();
     reasons.find(|row| row.word == late && row.samples > 0)?;
     Some(())

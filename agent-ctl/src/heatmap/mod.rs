@@ -139,10 +139,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         }
         None => ask(connection, &args, samples, &what).await?,
     };
-    if profile.moments.is_absent() {
+    if profile.timestamps.is_absent() {
         return Err(no_times(&args));
     }
-    if profile.moments.list.is_empty() {
+    if profile.timestamps.list.is_empty() {
         note!("agent-ctl: no samples with times in the range: nothing written");
         return Ok(exit::PARTIAL);
     }
@@ -155,7 +155,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             _ => Grid::default().rows,
         }),
     };
-    let map = HeatMap::new(&profile.moments, grid)
+    let map = HeatMap::new(&profile.timestamps, grid)
         .map_err(|error| fail(exit::USAGE, error.to_string()))?;
     let columns = out.columns();
     let colour = out.colour();
@@ -194,7 +194,7 @@ fn write(
         }
         What::Picked(format) => {
             let text = args.pick.as_deref().unwrap_or_default();
-            let range = pick::range(text, map, &profile.moments, clock)
+            let range = pick::range(text, map, &profile.timestamps, clock)
                 .map_err(|error| fail(exit::USAGE, error.to_string()))?;
             let part = profile.between(range.start, range.end);
             if part.samples.is_empty() {

@@ -1,7 +1,7 @@
 //! Parses ranges of a heat map.
 
 use crate::when::{Clock, WhenError, duration};
-use profile::Moments;
+use profile::Timestamps;
 use profile::heatmap::{Cell, HeatMap};
 use std::ops::Range;
 
@@ -30,7 +30,7 @@ enum End {
     Cell(Cell),
 }
 
-/// Reads `A..B`: the time from A to B since the start of the moments. A cell is a part of the range
+/// Reads `A..B`: the time from A to B since the start of the timestamps. A cell is a part of the range
 /// at either end.
 ///
 /// # Errors
@@ -38,13 +38,13 @@ enum End {
 pub fn range(
     text: &str,
     map: &HeatMap,
-    moments: &Moments,
+    timestamps: &Timestamps,
     clock: &Clock,
 ) -> Result<Range<u64>, PickError> {
     let (from, to) = text
         .split_once("..")
         .ok_or_else(|| WhenError::Range(text.to_owned()))?;
-    let end = |text: &str| end(text.trim(), moments, clock);
+    let end = |text: &str| end(text.trim(), timestamps, clock);
     let start = match end(from)? {
         None => 0,
         Some(End::At(at)) => at,
@@ -59,22 +59,22 @@ pub fn range(
         return Err(WhenError::Backwards(text.to_owned()).into());
     }
     // A file may end with its last sample.
-    let length = moments.duration_ns.max(1);
+    let length = timestamps.duration_ns.max(1);
     if start >= length {
         let show = |ns: i64| clock.show(ns);
-        let end = moments
+        let end = timestamps
             .start_unix_ns
             .saturating_add(i64::try_from(length).unwrap_or(i64::MAX));
         return Err(PickError::Outside {
             text: text.to_owned(),
-            from: show(moments.start_unix_ns),
+            from: show(timestamps.start_unix_ns),
             to: show(end),
         });
     }
     Ok(start..until.min(length.saturating_add(1)))
 }
 
-fn end(text: &str, moments: &Moments, clock: &Clock) -> Result<Option<End>, WhenError> {
+fn end(text: &str, timestamps: &Timestamps, clock: &Clock) -> Result<Option<End>, WhenError> {
     if text.is_empty() {
         return Ok(None);
     }
@@ -88,7 +88,7 @@ fn end(text: &str, moments: &Moments, clock: &Clock) -> Result<Option<End>, When
     if let Some((column, row)) = cell {
         return Ok(Some(End::Cell(Cell { column, row })));
     }
-    let at = i128::from(clock.parse(text)?) - i128::from(moments.start_unix_ns);
+    let at = i128::from(clock.parse(text)?) - i128::from(timestamps.start_unix_ns);
     Ok(Some(End::At(u64::try_from(at.max(0)).unwrap_or(u64::MAX))))
 }
 
@@ -100,13 +100,13 @@ mod tests {
     const S: u64 = 1_000_000_000;
 
     fn picked(text: &str) -> Result<Range<u64>, PickError> {
-        let moments = Moments {
+        let timestamps = Timestamps {
             start_unix_ns: 1_000_500_000_000,
             duration_ns: 10 * S,
-            ..Moments::default()
+            ..Timestamps::default()
         };
-        let map = HeatMap::new(&moments, Grid::default()).unwrap();
-        range(text, &map, &moments, &Clock::at(1_010_000_000_000))
+        let map = HeatMap::new(&timestamps, Grid::default()).unwrap();
+        range(text, &map, &timestamps, &Clock::at(1_010_000_000_000))
     }
 
     #[test]

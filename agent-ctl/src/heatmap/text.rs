@@ -141,7 +141,7 @@ fn offset_text(ns: f64) -> String {
 mod tests {
     use super::*;
     use profile::heatmap::Grid;
-    use profile::{LabelSetId, Moment, Moments, SampleKey, StackEnd, StackId};
+    use profile::{LabelSetId, SampleKey, StackEnd, StackId, Timestamp, Timestamps};
 
     fn map(seconds: u64, at_ms: &[u64]) -> HeatMap {
         let key = SampleKey {
@@ -149,12 +149,12 @@ mod tests {
             stack: StackId::EMPTY,
             end: StackEnd::Complete,
         };
-        let list = at_ms.iter().map(|&at| Moment {
+        let list = at_ms.iter().map(|&at| Timestamp {
             at_ns: at * 1_000_000,
             key,
             weight: 1,
         });
-        let moments = Moments {
+        let timestamps = Timestamps {
             start_unix_ns: 500_000_000,
             duration_ns: seconds * 1_000_000_000,
             dropped: 0,
@@ -164,7 +164,7 @@ mod tests {
             column_ns: 0,
             rows: 4,
         };
-        HeatMap::new(&moments, grid).unwrap()
+        HeatMap::new(&timestamps, grid).unwrap()
     }
 
     fn look(columns: usize) -> Look {

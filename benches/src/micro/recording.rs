@@ -72,8 +72,8 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         let mut rows = rows(&synthetic, recorder.dict_mut());
         total += rows.len() as u64;
         recorder.add(WindowPart {
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
             accounts: &[],
             start: MonotonicTime(window * WINDOW_NS),

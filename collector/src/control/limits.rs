@@ -83,7 +83,7 @@ pub const BYTES_PER_ENCODED: usize = 24;
 
 /// Memory of the time of a sample in a result: 32 bytes in the list, and half of it again while two
 /// lists are put in order. Unit: bytes.
-pub const MOMENT_BYTES: usize = 48;
+pub const TIMESTAMP_BYTES: usize = 48;
 
 /// Times of a result take at most this part of the memory of all results: those of captures one,
 /// and those of the time before another. So half of the memory stays for samples.
@@ -91,7 +91,7 @@ pub const TIMES_PART: usize = 4;
 
 /// Most times of samples in one result, of captures and of the time before each, however much
 /// memory there is. The times of further hosts are left out, and the result says so.
-pub const MOMENTS_MAX: usize = 2_000_000;
+pub const TIMESTAMPS_MAX: usize = 2_000_000;
 
 /// Largest profile of a result, past and capture each. Unit: encoded bytes; as readers take. Beyond
 /// it times are left out, and then hosts.

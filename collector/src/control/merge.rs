@@ -4,10 +4,12 @@
 //! Merging takes CPU time, so it runs on a blocking thread, one host after the other, as they
 //! arrive.
 
-use super::limits::{CLOCK_SLACK_NS, MOMENT_BYTES, MOMENTS_MAX, RESULT_BYTES_MAX, TIMES_PART};
+use super::limits::{
+    CLOCK_SLACK_NS, RESULT_BYTES_MAX, TIMES_PART, TIMESTAMP_BYTES, TIMESTAMPS_MAX,
+};
 use crate::ingest::limits::CLOCK_WARNING_NS;
 use crate::memory::Reservation;
-use profile::{LabelSetId, Moments, Profile, SampleKey, Value};
+use profile::{LabelSetId, Profile, SampleKey, Timestamps, Value};
 use proto::Rows;
 use std::collections::HashMap;
 
@@ -46,7 +48,7 @@ pub struct Bounds {
     /// Memory of all results together. Unit: bytes.
     pub memory_bytes: usize,
     /// Most times of samples, past and capture each.
-    pub moments: usize,
+    pub timestamps: usize,
     /// Largest profile, past and capture each. Unit: encoded bytes.
     pub encoded_bytes: usize,
 }
@@ -56,7 +58,7 @@ impl Bounds {
     pub fn of(memory_bytes: usize) -> Bounds {
         Bounds {
             memory_bytes,
-            moments: (memory_bytes / TIMES_PART / MOMENT_BYTES).min(MOMENTS_MAX),
+            timestamps: (memory_bytes / TIMES_PART / TIMESTAMP_BYTES).min(TIMESTAMPS_MAX),
             encoded_bytes: RESULT_BYTES_MAX,
         }
     }
@@ -161,7 +163,7 @@ impl Merged {
             return Ok(shed);
         }
         let mib = self.bounds.memory_bytes >> 20;
-        let mine = (times(&self.past) + times(&self.own)) * MOMENT_BYTES;
+        let mine = (times(&self.past) + times(&self.own)) * TIMESTAMP_BYTES;
         if !self
             .held
             .has_room(arrived.held.bytes().saturating_sub(mine))
@@ -181,7 +183,7 @@ impl Merged {
     /// Bounds what readers of the result accept, for each side.
     fn fit_encoded(&mut self, arrived: &mut Arrived) -> Result<u64, MergeError> {
         let Bounds {
-            moments,
+            timestamps,
             encoded_bytes,
             ..
         } = self.bounds;
@@ -194,7 +196,7 @@ impl Merged {
             (&mut self.own, &mut arrived.own),
         ];
         for (mine, theirs) in sides {
-            if times(mine) + times(theirs) > moments || large(rows(mine), theirs) {
+            if times(mine) + times(theirs) > timestamps || large(rows(mine), theirs) {
                 shed += drop_times(theirs);
             }
             if !large(rows(mine), theirs) {
@@ -238,7 +240,9 @@ impl Merged {
             if let Some(theirs) = theirs {
                 let mine = mine.get_or_insert_with(Profile::default);
                 // Times are the most of it: they do not double.
-                mine.moments.list.reserve_exact(theirs.moments.list.len());
+                mine.timestamps
+                    .list
+                    .reserve_exact(theirs.timestamps.list.len());
                 mine.merge(theirs)?;
             }
         }
@@ -250,9 +254,9 @@ impl Merged {
 /// order it is sent. Unit: bytes.
 fn heap_bytes(profile: &Option<Profile>) -> usize {
     profile.as_ref().map_or(0, |profile| {
-        let moments = profile.moments.list.capacity();
-        profile.heap_bytes() - profile.moments.heap_bytes()
-            + moments * MOMENT_BYTES
+        let timestamps = profile.timestamps.list.capacity();
+        profile.heap_bytes() - profile.timestamps.heap_bytes()
+            + timestamps * TIMESTAMP_BYTES
             + profile.samples.len() * size_of::<(SampleKey, Value)>()
     })
 }
@@ -262,14 +266,14 @@ fn rows(profile: &Option<Profile>) -> Rows {
 }
 
 fn times(profile: &Option<Profile>) -> usize {
-    let list = profile.as_ref().map(|profile| &profile.moments.list);
+    let list = profile.as_ref().map(|profile| &profile.timestamps.list);
     list.map_or(0, Vec::len)
 }
 
 /// Leaves out when samples were taken: how many there were.
 fn drop_times(profile: &mut Option<Profile>) -> u64 {
-    let moments = profile.as_mut().map(|profile| &mut profile.moments);
-    moments.map_or(0, Moments::shed)
+    let timestamps = profile.as_mut().map(|profile| &mut profile.timestamps);
+    timestamps.map_or(0, Timestamps::shed)
 }
 
 /// Moves the times of a host to the collector's clock.
@@ -321,12 +325,15 @@ fn set_right(
             wrong = true;
         }
     }
-    let moments = &mut profile.moments;
-    if !moments.is_absent() {
-        moments.start_unix_ns = moments.start_unix_ns.saturating_sub(ahead_ns);
-        let last = moments.list.last().map_or(0, |moment| moment.at_ns);
-        if !within(moments.start_unix_ns, moments.duration_ns.max(last)) {
-            *moments = Moments::default();
+    let timestamps = &mut profile.timestamps;
+    if !timestamps.is_absent() {
+        timestamps.start_unix_ns = timestamps.start_unix_ns.saturating_sub(ahead_ns);
+        let last = timestamps
+            .list
+            .last()
+            .map_or(0, |timestamp| timestamp.at_ns);
+        if !within(timestamps.start_unix_ns, timestamps.duration_ns.max(last)) {
+            *timestamps = Timestamps::default();
             wrong = true;
         }
     }
@@ -362,8 +369,8 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
         key.labels = with(key.labels);
         moved.push((key, value));
     }
-    for moment in &mut profile.moments.list {
-        moment.key.labels = with(moment.key.labels);
+    for timestamp in &mut profile.timestamps.list {
+        timestamp.key.labels = with(timestamp.key.labels);
     }
     for (key, value) in moved {
         profile.add(key, value);
@@ -374,7 +381,7 @@ fn label(profile: &mut Profile, labels: &[(String, String)]) {
 mod tests {
     use super::*;
     use crate::memory::MemoryPool;
-    use profile::{FrameRef, Moment, StackEnd, StackId};
+    use profile::{FrameRef, StackEnd, StackId, Timestamp};
     use proptest::prelude::*;
     use std::sync::Arc;
 
@@ -406,7 +413,7 @@ mod tests {
                     weight: 7,
                 },
             );
-            profile.moments.list.push(Moment {
+            profile.timestamps.list.push(Timestamp {
                 at_ns: second * SECOND as u64,
                 key,
                 weight: 7,
@@ -414,8 +421,8 @@ mod tests {
         }
         profile.info.unit = "nanoseconds".to_owned();
         (profile.info.start_unix_ns, profile.info.duration_ns) = (start, 10 * SECOND as u64);
-        profile.moments.start_unix_ns = start;
-        profile.moments.duration_ns = 10 * SECOND as u64;
+        profile.timestamps.start_unix_ns = start;
+        profile.timestamps.duration_ns = 10 * SECOND as u64;
         profile
     }
 
@@ -451,8 +458,8 @@ mod tests {
         }
         let own = merged.own.expect("a profile");
         assert_eq!(own.total().count, 20);
-        assert_eq!(own.moments.list.len(), 20);
-        assert_eq!(own.moments.start_unix_ns, NOW - 10 * SECOND);
+        assert_eq!(own.timestamps.list.len(), 20);
+        assert_eq!(own.timestamps.start_unix_ns, NOW - 10 * SECOND);
         for key in own.samples.keys() {
             assert_eq!(own.dict.label(key.labels, "host"), Some("web-1"));
         }
@@ -468,7 +475,7 @@ mod tests {
         late.clock_ahead_ns = 100 * SECOND;
         merged.take(late, SPAN, &mut notices).expect("room");
         let own = merged.own.expect("a profile");
-        assert_eq!(own.moments.start_unix_ns, NOW - 10 * SECOND);
+        assert_eq!(own.timestamps.start_unix_ns, NOW - 10 * SECOND);
         assert_eq!(own.info.start_unix_ns, NOW - 10 * SECOND);
         assert_eq!(notices.len(), 1);
     }
@@ -490,7 +497,7 @@ mod tests {
                 )
                 .expect("room");
             let own = merged.own.expect("a profile");
-            assert_eq!((own.total().count, own.moments.list.len()), (20, 10));
+            assert_eq!((own.total().count, own.timestamps.list.len()), (20, 10));
             assert_eq!(own.info.start_unix_ns, NOW - 10 * SECOND);
             assert_eq!(own.info.duration_ns, 10 * SECOND as u64);
             assert_eq!(notices.len(), 1);
@@ -501,7 +508,7 @@ mod tests {
     fn what_does_not_fit_is_refused_whole() {
         let bare = |function: &str| {
             let mut bare = host(function, NOW - 10 * SECOND);
-            bare.moments.list = Vec::new();
+            bare.timestamps.list = Vec::new();
             bare
         };
         let memory = memory(heap_bytes(&Some(bare("a"))) * 3);
@@ -562,7 +569,10 @@ mod tests {
             profile.add(key, Value { count: 1, weight });
             if at < times {
                 let at_ns = 10 * SECOND as u64 - 1;
-                profile.moments.list.push(Moment { at_ns, key, weight });
+                profile
+                    .timestamps
+                    .list
+                    .push(Timestamp { at_ns, key, weight });
             }
         }
         profile
@@ -585,17 +595,17 @@ mod tests {
                 1..8,
             ),
             memory_bytes in 1usize << 12..1 << 16,
-            moments in 0usize..120,
+            timestamps in 0usize..120,
             encoded_bytes in 500usize..12_000,
         ) {
             let memory = memory(memory_bytes);
-            let bounds = Bounds { memory_bytes, moments, encoded_bytes };
+            let bounds = Bounds { memory_bytes, timestamps, encoded_bytes };
             let mut merged = Merged::new(memory.reserve(), bounds);
             let mut expected = [Value::default(); 2];
             let mut offered = 0;
             for (functions, times, with_past) in &hosts {
                 let profile = sampled(functions, *times);
-                let (total, list) = (profile.total(), profile.moments.list.len() as u64);
+                let (total, list) = (profile.total(), profile.timestamps.list.len() as u64);
                 let mut one = arrived(profile.clone(), &memory);
                 one.past = with_past.then_some(profile);
                 if merged.take(one, SPAN, &mut Vec::new()).is_ok() {
@@ -611,7 +621,7 @@ mod tests {
                 // Tables that doubled may be beyond it once.
                 prop_assert!(bytes <= 2 * memory_bytes, "{bytes} of {memory_bytes}");
                 for side in [&merged.past, &merged.own].into_iter().flatten() {
-                    prop_assert!(side.moments.list.len() <= moments);
+                    prop_assert!(side.timestamps.list.len() <= timestamps);
                     prop_assert!(encoded(side) <= encoded_bytes);
                 }
             }
@@ -619,7 +629,7 @@ mod tests {
             prop_assert_eq!([total(&merged.own), total(&merged.past)], expected);
             let sides = [&merged.past, &merged.own].into_iter().flatten();
             let (kept, dropped) = sides.fold((0, 0), |(kept, dropped), side| {
-                (kept + side.moments.list.len() as u64, dropped + side.moments.dropped)
+                (kept + side.timestamps.list.len() as u64, dropped + side.timestamps.dropped)
             });
             prop_assert_eq!(kept + dropped, offered);
             prop_assert_eq!(dropped, merged.times_shed);
@@ -630,7 +640,7 @@ mod tests {
     fn the_times_of_the_past_are_bounded_as_those_of_the_capture() {
         let memory = memory(1 << 20);
         let bounds = Bounds {
-            moments: 15,
+            timestamps: 15,
             ..Bounds::of(1 << 20)
         };
         let mut merged = Merged::new(memory.reserve(), bounds);
@@ -644,8 +654,8 @@ mod tests {
         for side in [merged.past, merged.own] {
             let side = side.expect("a profile");
             assert_eq!(side.total().count, 20);
-            let moments = &side.moments;
-            assert_eq!((moments.list.len(), moments.dropped), (10, 10));
+            let timestamps = &side.timestamps;
+            assert_eq!((timestamps.list.len(), timestamps.dropped), (10, 10));
         }
         assert_eq!(notices.len(), 1, "{notices:?}");
         assert!(
@@ -658,12 +668,13 @@ mod tests {
     fn times_that_are_there_give_way_to_a_host_that_comes() {
         let one = || host("a", NOW - 10 * SECOND);
         let mut bare = host("b", NOW - 10 * SECOND);
-        bare.moments.list = Vec::new();
+        bare.timestamps.list = Vec::new();
         // Room for one with its times and one without, not for both before they are merged.
-        let bytes = heap_bytes(&Some(one())) + 2 * heap_bytes(&Some(bare.clone())) - MOMENT_BYTES;
+        let bytes =
+            heap_bytes(&Some(one())) + 2 * heap_bytes(&Some(bare.clone())) - TIMESTAMP_BYTES;
         let memory = memory(bytes);
         let mut merged = merged(&memory);
-        merged.bounds.moments = 100;
+        merged.bounds.timestamps = 100;
         let mut notices = Vec::new();
         let first = arrived(one(), &memory);
         merged.take(first, SPAN, &mut notices).expect("room");
@@ -671,8 +682,8 @@ mod tests {
             .take(arrived(bare, &memory), SPAN, &mut notices)
             .expect("room for samples");
         let own = merged.own.as_ref().expect("a profile");
-        assert_eq!((own.total().count, own.moments.list.len()), (20, 0));
-        assert_eq!((own.moments.dropped, merged.times_shed), (10, 10));
+        assert_eq!((own.total().count, own.timestamps.list.len()), (20, 0));
+        assert_eq!((own.timestamps.dropped, merged.times_shed), (10, 10));
     }
 
     #[test]
@@ -693,7 +704,7 @@ mod tests {
             assert_eq!(taken.is_ok(), function == "a", "{taken:?}");
         }
         let own = merged.own.as_ref().expect("a profile");
-        assert_eq!((own.total().count, own.moments.list.len()), (10, 0));
+        assert_eq!((own.total().count, own.timestamps.list.len()), (10, 0));
         assert_eq!(merged.times_shed, 10);
     }
 }

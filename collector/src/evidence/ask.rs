@@ -3,7 +3,7 @@
 use super::ReadError;
 use crate::query::{Failed, STALL_TIMEOUT, of_samples};
 use profile::text::with_causes;
-use profile::{Coverage, GroupBy, Moments, Profile, Query, Selector};
+use profile::{Coverage, GroupBy, Profile, Query, Selector, Timestamps};
 use proto::agent::{FrameFilter, LabelMatcher};
 use tokio::sync::mpsc;
 use tonic::Status;
@@ -43,7 +43,7 @@ impl KeptQuery {
     pub fn answer(&self, profile: &Profile) -> Profile {
         let mut answer = profile.query(&self.query);
         if !self.times {
-            answer.moments = Moments::default();
+            answer.timestamps = Timestamps::default();
         }
         if !self.query.selector().is_empty() {
             // What the kernel accounts is known for all of it alone.
@@ -60,7 +60,7 @@ pub(crate) fn in_part(profile: Profile) -> Profile {
     part.info.quality = of_samples(part.info.quality);
     part.info.coverage = Coverage::default();
     part.info.waits_cause.clear();
-    part.moments.dropped = 0;
+    part.timestamps.dropped = 0;
     part
 }
 

@@ -61,7 +61,7 @@ impl Queries {
             answers.metrics.answers_refused.inc();
             busy(format!(
                 "{ANSWERS_MAX} answers are already being sent, which is the limit; try again in a \
-                 moment"
+                 timestamp"
             ))
         })?;
         Ok(ResponseSlot {
@@ -94,7 +94,7 @@ impl ResponseSlot {
         self.metrics.answers_refused.inc();
         Err(busy(format!(
             "answers that are being sent hold most of {mib} MiB (`query.memory_mib`); try again in \
-             a moment"
+             a timestamp"
         )))
     }
 
@@ -108,7 +108,7 @@ impl ResponseSlot {
 /// bytes.
 pub(crate) fn profile_bytes(profile: &Profile) -> usize {
     let samples = profile.samples.len() * SAMPLE_BYTES;
-    profile.dict.heap_bytes() + samples + profile.moments.heap_bytes()
+    profile.dict.heap_bytes() + samples + profile.timestamps.heap_bytes()
 }
 
 /// A refusal that does not last.

@@ -200,7 +200,7 @@ async fn of_two_hundred_hosts_each_tenth_fails_and_each_tenth_is_slow() {
     assert!(outcome.result.elapsed_ns >= OF_MANY.as_nanos() as u64);
     let own = outcome.own.as_ref().expect("a profile");
     assert_eq!(own.total().count, 1600);
-    assert_eq!(own.moments.list.len(), 1600);
+    assert_eq!(own.timestamps.list.len(), 1600);
     assert_eq!(outcome.host("web-011").state(), HostState::Lost);
     assert_eq!(outcome.host("web-003").state(), HostState::Failed);
     assert!(
@@ -415,7 +415,7 @@ async fn times_that_find_no_room_are_left_out_and_told() {
     let notices = &outcome.result.notices;
     let (past, own) = (outcome.past.expect("a past"), outcome.own.expect("one"));
     assert_eq!(past.total().count, 7500);
-    let shed = past.moments.dropped + own.moments.dropped;
+    let shed = past.timestamps.dropped + own.timestamps.dropped;
     assert!(shed >= 2500, "{shed}");
     let told = format!("no room for the times of {shed} of them");
     assert!(notices.iter().any(|one| one.contains(&told)), "{notices:?}");
@@ -439,9 +439,9 @@ async fn a_clock_that_was_set_after_its_agent_connected_is_set_right() {
     let told = "the clock of the host is 3600.0 s ahead of the collector's";
     assert!(notices.iter().any(|one| one.contains(told)), "{notices:?}");
     let own = outcome.own.expect("a profile");
-    assert_eq!(own.moments.start_unix_ns, NOW - SECOND);
-    assert_eq!(own.moments.duration_ns, SECOND as u64);
-    assert_eq!(own.moments.list.len(), 5);
+    assert_eq!(own.timestamps.start_unix_ns, NOW - SECOND);
+    assert_eq!(own.timestamps.duration_ns, SECOND as u64);
+    assert_eq!(own.timestamps.list.len(), 5);
 }
 
 #[tokio::test]

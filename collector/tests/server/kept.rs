@@ -65,7 +65,7 @@ async fn a_capture_outlives_a_restart_with_its_hosts_its_past_and_its_times() {
     let done = HostState::Done;
     assert_eq!(states, [done, HostState::Failed, done]);
     assert_eq!(own.profile.total().count, 10);
-    assert_eq!(own.profile.moments.list.len(), 10);
+    assert_eq!(own.profile.timestamps.list.len(), 10);
     let past = rig.kept(told.id, true).await.expect("its past");
     assert_eq!(past.profile.total().count, 10);
     // Numbers go on.

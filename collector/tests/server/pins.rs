@@ -4,7 +4,7 @@ use crate::rig::{LIMIT, NOW, Options, Rig, SECOND, hello};
 use crate::web::get;
 use collector::pins::Bounds;
 use collector::pins::limits::HOST_PINS_PER_DAY_MAX;
-use profile::{FrameRef, Moment, Profile, SampleKey, StackEnd, StackId, Value};
+use profile::{FrameRef, Profile, SampleKey, StackEnd, StackId, Timestamp, Value};
 use proto::agent::{LabelMatcher, MatchOp, Pin, TimeRange};
 use proto::collector::pin_service_client::PinServiceClient;
 use proto::collector::pin_upload_service_client::PinUploadServiceClient;
@@ -33,14 +33,14 @@ fn profile(name: &str) -> Profile {
         };
         let (count, weight) = (number as u64 + 1, 10);
         profile.add(key, Value { count, weight });
-        profile.moments.list.push(Moment {
+        profile.timestamps.list.push(Timestamp {
             at_ns: number as u64,
             key,
             weight: 10,
         });
     }
-    profile.moments.start_unix_ns = NOW;
-    profile.moments.duration_ns = 10;
+    profile.timestamps.start_unix_ns = NOW;
+    profile.timestamps.duration_ns = 10;
     profile
 }
 
@@ -158,7 +158,10 @@ async fn a_pin_is_kept_listed_and_shown_and_outlives_a_restart() {
     assert_eq!(list(&rig, "id-web-1").await, before[1..]);
     let id = before[1].id;
     let minutes = show(&rig, of(id)).await.expect("its minutes");
-    assert_eq!((minutes.total().count, minutes.moments.list.len()), (3, 0));
+    assert_eq!(
+        (minutes.total().count, minutes.timestamps.list.len()),
+        (3, 0)
+    );
     let asked = PinProfileRequest {
         captured: true,
         times: true,
@@ -170,7 +173,7 @@ async fn a_pin_is_kept_listed_and_shown_and_outlives_a_restart() {
         ..of(id)
     };
     let shown = show(&rig, asked).await.expect("its capture");
-    assert_eq!((shown.total().count, shown.moments.list.len()), (2, 1));
+    assert_eq!((shown.total().count, shown.timestamps.list.len()), (2, 1));
     assert_eq!(rig.metrics.pins.get(), 2);
 }
 
@@ -399,7 +402,7 @@ async fn a_pin_is_a_file_in_every_format_and_lists_are_of_a_time() {
         one.text()
     );
     let timed = get(&rig, &format!("/api/pin.json?id={id}")).await;
-    assert!(timed.text().contains("moments"), "{}", timed.text());
+    assert!(timed.text().contains("timestamps"), "{}", timed.text());
     for (path, status) in [
         ("/api/pin.folded?id=99".to_owned(), 404),
         ("/api/pin.folded".to_owned(), 400),

@@ -6,8 +6,8 @@ use collector::store::{
     TimeRange, WindowAccount,
 };
 use profile::{
-    ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId, Unnamed,
-    Value,
+    ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId,
+    UnnamedReason, Value,
 };
 use std::cell::RefCell;
 use std::collections::HashMap;
@@ -174,7 +174,7 @@ pub fn frame(name: &str) -> FrameRef<'_> {
         .filter(|text| Place::parse(text).is_some());
     if let Some(system_name) = place {
         return FrameRef {
-            unnamed: Unnamed::NoSymbols,
+            unnamed: UnnamedReason::NoSymbols,
             function: "[app]",
             module: "app",
             system_name,
@@ -191,9 +191,9 @@ pub fn frame(name: &str) -> FrameRef<'_> {
         kind,
         module,
         unnamed: if name.starts_with('?') {
-            Unnamed::NoSymbols
+            UnnamedReason::NoSymbols
         } else {
-            Unnamed::No
+            UnnamedReason::No
         },
         function: name,
         system_name: if name == "query" {

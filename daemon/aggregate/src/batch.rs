@@ -44,7 +44,7 @@ pub struct RawTime {
 
 /// When a sample was taken, and what it stands for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RawMoment {
+pub struct RawTimestamp {
     /// Index in [`RawBatch::samples`].
     pub row: u32,
     /// Its time.
@@ -125,9 +125,9 @@ pub struct RawBatch {
     /// Such samples whose time did not fit; they count as taken at the end of the batch.
     pub times_refused: u64,
     /// Times of all samples, where they are kept, in the order they were folded.
-    pub moments: Vec<RawMoment>,
+    pub timestamps: Vec<RawTimestamp>,
     /// Samples whose time did not fit.
-    pub moments_refused: u64,
+    pub timestamps_refused: u64,
     /// Samples estimated to have been lost in the time of this batch.
     pub losses: Vec<RawLoss>,
     /// Weight of what is known to have been lost after its end.
@@ -188,8 +188,8 @@ impl RawBatch {
         self.processes.clear();
         self.times.clear();
         self.times_refused = 0;
-        self.moments.clear();
-        self.moments_refused = 0;
+        self.timestamps.clear();
+        self.timestamps_refused = 0;
         self.cgroups.clear();
         self.cgroup_bytes = 0;
         self.losses.clear();

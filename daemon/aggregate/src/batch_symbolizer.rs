@@ -24,7 +24,7 @@ use jit::JitSymbolLookup;
 use jit::runtimes::Runtimes;
 use profile::{
     Account, Dictionary, FrameKind, FrameRef, LabelSetId, SampleKey, StackEnd, StackId, StrId,
-    Unnamed, Value, key,
+    UnnamedReason, Value, key,
 };
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, SyncSender};
@@ -281,8 +281,8 @@ impl BatchSymbolizer {
             quality: batch.quality,
             rows: &mut self.work.rows,
             accounts: &accounts,
-            moments: &batch.moments,
-            moments_refused: batch.moments_refused,
+            timestamps: &batch.timestamps,
+            timestamps_refused: batch.timestamps_refused,
             timeless: batch.waits.ongoing,
         });
         drop(recorder);
@@ -428,8 +428,8 @@ impl BatchSymbolizer {
         let unnamed = |names: &Names, frame| names.dict.frames.get(frame).unnamed;
         let own = batch.own_frames_at(stack);
         let leaf = frames.get(own).and_then(|at| named(at).first().copied());
-        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(names, leaf) != Unnamed::No);
-        let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(Unnamed::Limit);
+        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(names, leaf) != UnnamedReason::No);
+        let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(UnnamedReason::Limit);
         if refused || !recorder.has_room() {
             let (id, end) = (recorder.other(), StackEnd::Unresolved);
             return NamedStack {
@@ -478,7 +478,7 @@ impl BatchSymbolizer {
             } else if end == StackEnd::BrokenChain
                 && named(root)
                     .last()
-                    .is_some_and(|&root| unnamed(names, root) != Unnamed::No)
+                    .is_some_and(|&root| unnamed(names, root) != UnnamedReason::No)
             {
                 end = StackEnd::Unresolved;
             }
@@ -604,7 +604,7 @@ impl BatchSymbolizer {
             .collect()
     }
 
-    /// A row for each sample, in their order: moments name them by their place.
+    /// A row for each sample, in their order: timestamps name them by their place.
     fn make_rows(&mut self, batch: &mut RawBatch, recorder: &mut Recorder, target: &mut Target) {
         let work = &mut self.work;
         work.rows.clear();
@@ -666,7 +666,7 @@ fn group_of(frame: RawFrame) -> Group {
     }
 }
 
-fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: Unnamed) {
+fn push_unknown(named: &mut Named, names: &mut Dictionary, reason: UnnamedReason) {
     let frame = names.intern_frame(FrameRef {
         unnamed: reason,
         function: "[unknown]",

@@ -4,12 +4,12 @@
 //! allocates nothing. Bounds hold under any load: samples that do not fit are folded under
 //! `[other]` of their own cgroup and process, so totals stay right, and they are counted.
 
-use super::batch::{RawBatch, RawMoment, RawProcess, RawSample, RawStack, RawTime};
+use super::batch::{RawBatch, RawProcess, RawSample, RawStack, RawTime, RawTimestamp};
 use hashbrown::{DefaultHashBuilder, HashTable};
 use host::frame::RawFrame;
 use host::ids::{CaptureId, CgroupId, Comm, ProcessId};
 use host::time::MonotonicTime;
-use profile::{StackEnd, Unnamed, Value};
+use profile::{StackEnd, UnnamedReason, Value};
 use std::hash::BuildHasher;
 use unwind::process::Process;
 
@@ -31,7 +31,7 @@ pub const TIMES_MAX: usize = 1 << 17;
 
 /// Moments kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a batch
 /// of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
-pub const MOMENTS_MAX: usize = 1 << 18;
+pub const TIMESTAMPS_MAX: usize = 1 << 18;
 
 /// Limits of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -84,7 +84,7 @@ pub struct Folder {
     /// Samples count as taken by less than what is configured.
     pub reduced: bool,
     /// Says of every sample when it was taken.
-    pub keep_moments: bool,
+    pub keep_timestamps: bool,
     bounds: FoldBounds,
     stacks: HashTable<u32>,
     samples: HashTable<u32>,
@@ -131,7 +131,7 @@ impl Folder {
         let (batch, bounds) = (&self.batch, &self.bounds);
         batch.frames.len() >= bounds.frames / 2
             || batch.samples.len() >= bounds.samples / 2
-            || batch.moments.len() >= MOMENTS_MAX / 2
+            || batch.timestamps.len() >= TIMESTAMPS_MAX / 2
             || batch.times.len() >= TIMES_MAX / 2
     }
 
@@ -157,8 +157,8 @@ impl Folder {
             stack,
             value: Value { count: 1, weight },
         });
-        if self.keep_moments {
-            self.keep_moment(row, taken);
+        if self.keep_timestamps {
+            self.keep_timestamp(row, taken);
         }
         let generated = self.batch.stacks[stack as usize].generated;
         if generated {
@@ -172,12 +172,14 @@ impl Folder {
         generated
     }
 
-    fn keep_moment(&mut self, row: u32, taken: &SampleInfo) {
+    fn keep_timestamp(&mut self, row: u32, taken: &SampleInfo) {
         let SampleInfo { time, weight, .. } = *taken;
-        if self.batch.moments.len() < MOMENTS_MAX {
-            self.batch.moments.push(RawMoment { row, time, weight });
+        if self.batch.timestamps.len() < TIMESTAMPS_MAX {
+            self.batch
+                .timestamps
+                .push(RawTimestamp { row, time, weight });
         } else {
-            self.batch.moments_refused += 1;
+            self.batch.timestamps_refused += 1;
         }
     }
 
@@ -279,7 +281,7 @@ impl Folder {
 
     /// The stack of what a bound refused. Always has room: the bounds leave a frame for it.
     fn other(&mut self) -> u32 {
-        let other = RawFrame::Unknown(Unnamed::Limit);
+        let other = RawFrame::Unknown(UnnamedReason::Limit);
         let found =
             self.batch.stacks.iter().rposition(|stack| {
                 stack.len == 1 && self.batch.frames[stack.first as usize] == other
@@ -391,9 +393,9 @@ mod tests {
     fn a_capture_knows_when_each_sample_was_taken_as_far_as_there_is_room() {
         let table = table();
         let mut folder = Folder::of_capture(CaptureId(7), MonotonicTime(3), RawBatch::default());
-        folder.keep_moments = true;
+        folder.keep_timestamps = true;
         let process = table.get(Pid(1)).expect("made above");
-        for number in 0..MOMENTS_MAX as u64 + 2 {
+        for number in 0..TIMESTAMPS_MAX as u64 + 2 {
             let frames = [RawFrame::Kernel(number % 2)];
             folder.add(process, &taken(1, number), &frames);
         }
@@ -402,11 +404,11 @@ mod tests {
             (batch.capture, batch.start),
             (Some(CaptureId(7)), MonotonicTime(3))
         );
-        assert_eq!(batch.moments_refused, 2);
-        assert_eq!(batch.quality.taken as usize, MOMENTS_MAX + 2);
-        for (number, moment) in batch.moments.iter().enumerate() {
+        assert_eq!(batch.timestamps_refused, 2);
+        assert_eq!(batch.quality.taken as usize, TIMESTAMPS_MAX + 2);
+        for (number, timestamp) in batch.timestamps.iter().enumerate() {
             assert_eq!(
-                (moment.row as usize, moment.weight),
+                (timestamp.row as usize, timestamp.weight),
                 (number % 2, number as u64)
             );
         }

@@ -9,7 +9,7 @@ use host::ids::ProcessId;
 use host::time::MonotonicTime;
 use jit::runtime::{self, Facts};
 use jit::runtimes::{Runtimes, StackCounts};
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -52,7 +52,7 @@ impl RuntimeWatch {
         &mut self,
         batch: &RawBatch,
         end: impl Fn(usize) -> StackEnd,
-        unnamed: impl Fn(usize) -> Unnamed,
+        unnamed: impl Fn(usize) -> UnnamedReason,
     ) {
         self.count(batch, end, unnamed);
         let mut table = self.runtimes.lock();
@@ -110,7 +110,7 @@ impl RuntimeWatch {
         &mut self,
         batch: &RawBatch,
         end: impl Fn(usize) -> StackEnd,
-        unnamed: impl Fn(usize) -> Unnamed,
+        unnamed: impl Fn(usize) -> UnnamedReason,
     ) {
         self.counts.clear();
         self.stacks.clear();
@@ -128,7 +128,7 @@ impl RuntimeWatch {
                 let (_, counts) = found.get_or_insert((process, StackCounts::default()));
                 counts.frames += 1;
                 match unnamed(place) {
-                    Unnamed::No => counts.named += 1,
+                    UnnamedReason::No => counts.named += 1,
                     reason => counts.reason(reason, 1),
                 }
             }
@@ -236,9 +236,9 @@ mod tests {
             _ => StackEnd::Complete,
         };
         let unnamed = |frame| match frame {
-            0 => Unnamed::JitNotInMap,
-            4 => Unnamed::JitNoMap,
-            _ => Unnamed::No,
+            0 => UnnamedReason::JitNotInMap,
+            4 => UnnamedReason::JitNoMap,
+            _ => UnnamedReason::No,
         };
         watch.note(&batch, end, unnamed);
         let list = runtimes.list();
@@ -246,14 +246,18 @@ mod tests {
         assert_eq!(list.len(), 1);
         assert_eq!((counts.samples, counts.complete, counts.cut), (15, 10, 5));
         assert_eq!((counts.frames, counts.named), (25, 10));
-        assert_eq!(counts.reason, Unnamed::JitNotInMap, "ten against five");
+        assert_eq!(
+            counts.reason,
+            UnnamedReason::JitNotInMap,
+            "ten against five"
+        );
     }
 
     #[test]
     fn a_process_without_generated_code_is_not_listed() {
         let (runtimes, mut watch) = watch();
         let batch = batch(7, 1, &[(&[KERNEL], 10)]);
-        watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        watch.note(&batch, |_| StackEnd::Complete, |_| UnnamedReason::No);
         assert!(runtimes.list().is_empty());
     }
 
@@ -266,9 +270,9 @@ mod tests {
             let counts = runtimes.list()[0].counts;
             (counts.named, counts.frames)
         };
-        assert_eq!(at(100, Unnamed::JitNoMap), (0, 10));
-        assert_eq!(at(161, Unnamed::No), (10, 20));
-        assert_eq!(at(222, Unnamed::No), (20, 20));
+        assert_eq!(at(100, UnnamedReason::JitNoMap), (0, 10));
+        assert_eq!(at(161, UnnamedReason::No), (10, 20));
+        assert_eq!(at(222, UnnamedReason::No), (20, 20));
     }
 
     #[test]
@@ -276,7 +280,7 @@ mod tests {
         let (runtimes, mut watch) = watch();
         let mut at = |seconds, frame| {
             let batch = batch(7, seconds, &[(&[frame], 10)]);
-            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+            watch.note(&batch, |_| StackEnd::Complete, |_| UnnamedReason::No);
             runtimes.list().len()
         };
         assert_eq!(at(100, jit(1)), 1);
@@ -290,7 +294,7 @@ mod tests {
         for id in 0..PROCESSES_MAX as u32 + 50 {
             let frame = RawFrame::Jit(ProcessId(id), Avma(1));
             let batch = batch(id, 1, &[(&[frame], u64::from(id) + 1)]);
-            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+            watch.note(&batch, |_| StackEnd::Complete, |_| UnnamedReason::No);
         }
         let list = runtimes.list();
         assert_eq!(list.len(), PROCESSES_MAX);
@@ -304,7 +308,7 @@ mod tests {
             let frame = RawFrame::Jit(ProcessId(id), Avma(1));
             let mut batch = batch(id, 1, &[(&[frame], 10)]);
             batch.processes[0].pid = Pid(7);
-            watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+            watch.note(&batch, |_| StackEnd::Complete, |_| UnnamedReason::No);
         }
         let list = runtimes.list();
         assert_eq!((list.len(), list[0].counts.samples), (1, 20));
@@ -317,7 +321,7 @@ mod tests {
         runtimes.note_asked(ProcessId(7), AskReport::failed("not yet".into()));
         runtimes.note_asked(ProcessId(7), AskReport::written());
         let batch = batch(7, 1, &[(&[jit(1)], 10)]);
-        watch.note(&batch, |_| StackEnd::Complete, |_| Unnamed::No);
+        watch.note(&batch, |_| StackEnd::Complete, |_| UnnamedReason::No);
         assert_eq!(asked(&runtimes), Some(AskReport::written()));
         runtimes.note_asked(ProcessId(7), AskReport::failed("no".into()));
         assert_eq!(asked(&runtimes), Some(AskReport::failed("no".into())));

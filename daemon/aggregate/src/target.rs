@@ -160,7 +160,7 @@ mod tests {
                 Some(id) => Folder::of_capture(id, MonotonicTime(0), RawBatch::default()),
                 None => Folder::new(MonotonicTime(0)),
             };
-            folder.keep_moments = true;
+            folder.keep_timestamps = true;
             let process = self.table.get(Pid(4_194_999)).unwrap();
             for &(at, thread) in samples {
                 let sampled = SampleInfo {
@@ -191,8 +191,8 @@ mod tests {
         let dict = &answer.profile.dict;
         let name =
             |key: profile::SampleKey| dict.label(key.labels, key::THREAD).unwrap().to_owned();
-        let moments = answer.profile.moments.list.iter();
-        moments.map(|moment| name(moment.key)).collect()
+        let timestamps = answer.profile.timestamps.list.iter();
+        timestamps.map(|timestamp| name(timestamp.key)).collect()
     }
 
     #[test]

@@ -15,7 +15,7 @@ use host::ids::ProcessId;
 use host::time::MonotonicTime;
 use jit::lookup::{self, CodeMapGuard, CodeMaps};
 use jit::notice::SymbolRequest;
-use profile::{Dictionary, FrameId, Unnamed, Value};
+use profile::{Dictionary, FrameId, UnnamedReason, Value};
 use symbolize::Named;
 use symbolize::counters::{SymbolCounters, add, bump};
 use unwind::process::ProcessInstance;
@@ -170,9 +170,9 @@ impl Timed {
             };
             let frame = frame.unwrap_or_else(|| {
                 self.changing.insert(member, ());
-                lookup::unnamed(names, Unnamed::JitReused)
+                lookup::unnamed(names, UnnamedReason::JitReused)
             });
-            missing += u64::from(names.frames.get(frame).unnamed != Unnamed::No);
+            missing += u64::from(names.frames.get(frame).unnamed != UnnamedReason::No);
             out.push(&[frame]);
         }
         if self.maps.is_over(&map) {
@@ -210,9 +210,9 @@ impl Timed {
             }
         }
         self.samples = samples;
-        for moment in &mut batch.moments {
-            if let Some(split) = self.splits.get(&moment.row) {
-                moment.row = split.row_at(moment.time);
+        for timestamp in &mut batch.timestamps {
+            if let Some(split) = self.splits.get(&timestamp.row) {
+                timestamp.row = split.row_at(timestamp.time);
             }
         }
     }
@@ -303,7 +303,7 @@ impl Timed {
             }
         }
         add(&counters.rows_split, u64::from(parts.len() > 1));
-        if parts.len() > 1 && !batch.moments.is_empty() {
+        if parts.len() > 1 && !batch.timestamps.is_empty() {
             // The first part took the row's place, the others stand at the end.
             let others = (batch.samples.len() + 1 - parts.len()) as u32;
             let row_of = |part: u32| match part {
@@ -414,7 +414,7 @@ fn places(stack: &RawStack) -> std::ops::Range<usize> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::batch::{RawMoment, RawTime};
+    use crate::batch::{RawTime, RawTimestamp};
     use crate::fold::{Folder, SampleInfo};
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use jit::code::{CodeLookup, Lines, When};
@@ -435,7 +435,7 @@ mod tests {
         known: GeneratedCode,
         counters: SymbolCounters,
         /// The time and names of every sample, once the rows were split.
-        moments: Vec<(u64, String)>,
+        timestamps: Vec<(u64, String)>,
     }
 
     impl Rig {
@@ -447,7 +447,7 @@ mod tests {
                 folder: Folder::new(MonotonicTime(0)),
                 known: GeneratedCode::new(Room::new(1 << 20)),
                 counters: SymbolCounters::default(),
-                moments: Vec::new(),
+                timestamps: Vec::new(),
             }
         }
 
@@ -479,12 +479,12 @@ mod tests {
         fn rows(&mut self, refused: u64) -> Vec<(String, Value)> {
             let mut batch = self.folder.take(END, true, RawBatch::default());
             batch.times_refused = refused;
-            let moment = |taken: &RawTime| RawMoment {
+            let timestamp = |taken: &RawTime| RawTimestamp {
                 row: taken.row,
                 time: taken.time,
                 weight: 1,
             };
-            batch.moments = batch.times.iter().map(moment).collect();
+            batch.timestamps = batch.times.iter().map(timestamp).collect();
             batch.times.truncate(batch.times.len() - refused as usize);
             let (mut distinct, mut frames) = (Vec::new(), Vec::new());
             for &frame in &batch.frames {
@@ -513,7 +513,7 @@ mod tests {
                         timed.name(id, &[address.0], &[at as u32], &self.counters, into);
                     }
                     _ => {
-                        let kernel = lookup::unnamed(&mut names, Unnamed::KernelHidden);
+                        let kernel = lookup::unnamed(&mut names, UnnamedReason::KernelHidden);
                         named.push(&[kernel]);
                     }
                 }
@@ -533,15 +533,15 @@ mod tests {
                 let name = |&at: &u32| {
                     let frame = names.frame(named.frames[spans[at as usize].0 as usize]);
                     match frame.unnamed {
-                        Unnamed::No => frame.function.to_owned(),
+                        UnnamedReason::No => frame.function.to_owned(),
                         reason => reason.word().to_owned(),
                     }
                 };
                 own.iter().map(name).collect::<Vec<_>>().join(" ")
             };
-            let moments = batch.moments.iter();
-            let moment = |at: &RawMoment| (at.time.0, text(&batch.samples[at.row as usize]));
-            self.moments = moments.map(moment).collect();
+            let timestamps = batch.timestamps.iter();
+            let timestamp = |at: &RawTimestamp| (at.time.0, text(&batch.samples[at.row as usize]));
+            self.timestamps = timestamps.map(timestamp).collect();
             let rows = batch.samples.iter().map(|row| (text(row), row.value));
             let mut rows: Vec<_> = rows.collect();
             rows.sort_by(|a, b| a.0.cmp(&b.0));
@@ -607,7 +607,10 @@ mod tests {
             (50, "after"),
             (60, "after"),
         ];
-        assert_eq!(rig.moments, names.map(|(at, name)| (at, name.to_owned())));
+        assert_eq!(
+            rig.timestamps,
+            names.map(|(at, name)| (at, name.to_owned()))
+        );
     }
 
     #[test]
@@ -671,7 +674,7 @@ mod tests {
                 weight += own;
                 rig.sample(*time, &addresses, *own);
             }
-            let mut moments: Vec<(u64, String)> = Vec::new();
+            let mut timestamps: Vec<(u64, String)> = Vec::new();
             for (places, time, _) in &samples {
                 let name = |&place: &u64| match rig.known.find(place * 0x1000 + 8, MonotonicTime(*time)) {
                     CodeLookup::Code(code, _) => code.name.to_string(),
@@ -679,7 +682,7 @@ mod tests {
                     CodeLookup::Nothing => "jit_no_map".to_owned(),
                 };
                 let names: Vec<String> = places.iter().map(name).collect();
-                moments.push((*time, names.join(" ")));
+                timestamps.push((*time, names.join(" ")));
             }
             let mut found: BTreeMap<String, u64> = BTreeMap::new();
             let mut found_weight = 0;
@@ -690,7 +693,7 @@ mod tests {
             }
             prop_assert_eq!(found, expected);
             prop_assert_eq!(found_weight, weight);
-            prop_assert_eq!(&rig.moments, &moments);
+            prop_assert_eq!(&rig.timestamps, &timestamps);
         }
     }
 }

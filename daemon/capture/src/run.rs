@@ -374,7 +374,7 @@ impl Run {
                 "`captures.memory_mib` was used up: {folded} samples are counted as [other]"
             ));
         }
-        let untimed = totals.times_dropped + profile.moments.dropped;
+        let untimed = totals.times_dropped + profile.timestamps.dropped;
         if self.wanted.times && untimed > 0 {
             notices.push(format!(
                 "the times of the {untimed} oldest samples are left out for lack of memory"

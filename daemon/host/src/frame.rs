@@ -2,7 +2,7 @@
 //! stages.
 
 use crate::ids::{Avma, CgroupId, Comm, FileId, FileOffset, ProcessId};
-use profile::Unnamed;
+use profile::UnnamedReason;
 
 /// One frame before it has a name. Caller frames hold the address of the call, not of the return.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -14,7 +14,7 @@ pub enum RawFrame {
     /// Address in anonymous executable memory of a process: generated code.
     Jit(ProcessId, Avma),
     /// Address that nothing is known of, and why.
-    Unknown(Unnamed),
+    Unknown(UnnamedReason),
     /// No code: before it the stack of the thread of this name, which ended the wait that the stack
     /// is of, root first.
     WokenBy([u8; 15]),

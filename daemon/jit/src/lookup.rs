@@ -8,10 +8,9 @@ use super::reader::GeneratedCode;
 use hashbrown::HashMap;
 use host::ids::ProcessId;
 use host::time::MonotonicTime;
-use profile::{Dictionary, FrameId, FrameKind, Unnamed};
+use profile::{Dictionary, FrameId, FrameKind, UnnamedReason};
 use std::cell::Cell;
 use std::sync::mpsc::{SyncSender, sync_channel};
-use std::sync::{MutexGuard, TryLockError};
 use std::time::Duration;
 
 /// Longest wait for an answer: `fp-jit` waits for helpers for two seconds, and may have started to
@@ -29,9 +28,6 @@ const LOOK_UP_MAX: Duration = Duration::from_secs(1);
 
 /// The same for all processes of a batch.
 const LOOK_UPS_MAX: Duration = Duration::from_secs(3);
-
-/// Time between two tries.
-const LOCK_RETRY: Duration = Duration::from_micros(200);
 
 /// Asks `fp-jit`.
 #[derive(Debug)]
@@ -54,7 +50,7 @@ pub struct CodeMaps {
 
 /// Names for one process, locked.
 pub struct CodeMapGuard<'a> {
-    known: MutexGuard<'a, GeneratedCode>,
+    known: parking_lot::MutexGuard<'a, GeneratedCode>,
     late: bool,
     started: MonotonicTime,
     over: Cell<bool>,
@@ -112,15 +108,15 @@ impl CodeMaps {
     ///
     /// # Errors
     /// The reason for its frames to have no names.
-    pub fn of(&self, process: ProcessId) -> Result<CodeMapGuard<'_>, Unnamed> {
+    pub fn of(&self, process: ProcessId) -> Result<CodeMapGuard<'_>, UnnamedReason> {
         let Some(shared) = self.by_process.get(&process) else {
             return Err(match self.unanswered {
-                true => Unnamed::JitMapLate,
-                false => Unnamed::Limit,
+                true => UnnamedReason::JitMapLate,
+                false => UnnamedReason::Limit,
             });
         };
         if self.is_spent() {
-            return Err(Unnamed::Limit);
+            return Err(UnnamedReason::Limit);
         }
         let map = |known| CodeMapGuard {
             known,
@@ -129,22 +125,12 @@ impl CodeMaps {
             over: Cell::new(false),
             spent: &self.spent,
         };
-        let started = MonotonicTime::now();
-        loop {
-            match shared.known.try_lock() {
-                Ok(known) => return Ok(map(known)),
-                Err(TryLockError::Poisoned(poisoned)) => return Ok(map(poisoned.into_inner())),
-                Err(TryLockError::WouldBlock) => {}
-            }
-            if MonotonicTime::now().since(started) >= LOCK_WAIT {
-                return Err(Unnamed::JitMapLate);
-            }
-            std::thread::sleep(LOCK_RETRY);
-        }
+        let known = shared.known.try_lock_for(LOCK_WAIT);
+        known.map(map).ok_or(UnnamedReason::JitMapLate)
     }
 
     /// True when looking up has taken as long as it may: by this map, or by all of them.
-    pub fn is_over(&self, map: &Result<CodeMapGuard<'_>, Unnamed>) -> bool {
+    pub fn is_over(&self, map: &Result<CodeMapGuard<'_>, UnnamedReason>) -> bool {
         match map {
             Ok(map) => map.over.get(),
             Err(_) => self.is_spent(),
@@ -160,7 +146,7 @@ impl CodeMapGuard<'_> {
     /// The frame of an address at a time.
     pub fn frame_at(&self, dict: &mut Dictionary, address: u64, at: MonotonicTime) -> FrameId {
         if self.is_over() {
-            return unnamed(dict, Unnamed::Limit);
+            return unnamed(dict, UnnamedReason::Limit);
         }
         self.frame(dict, &self.known.find(address, at))
     }
@@ -175,7 +161,7 @@ impl CodeMapGuard<'_> {
         until: MonotonicTime,
     ) -> Option<FrameId> {
         if self.is_over() {
-            return Some(unnamed(dict, Unnamed::Limit));
+            return Some(unnamed(dict, UnnamedReason::Limit));
         }
         let found = self.known.steady(address, from, until)?;
         Some(self.frame(dict, &found))
@@ -193,8 +179,8 @@ impl CodeMapGuard<'_> {
     fn frame(&self, dict: &mut Dictionary, found: &CodeLookup<'_>) -> FrameId {
         match found {
             CodeLookup::Code(code, offset) => names::intern(dict, &code.name, code.place(*offset)),
-            CodeLookup::Unsure => unnamed(dict, Unnamed::JitReused),
-            CodeLookup::Nothing if self.late => unnamed(dict, Unnamed::JitMapLate),
+            CodeLookup::Unsure => unnamed(dict, UnnamedReason::JitReused),
+            CodeLookup::Nothing if self.late => unnamed(dict, UnnamedReason::JitMapLate),
             CodeLookup::Nothing => unnamed(dict, self.known.reason),
         }
     }
@@ -208,6 +194,6 @@ impl Drop for CodeMapGuard<'_> {
 }
 
 /// The frame of generated code without a name.
-pub fn unnamed(dict: &mut Dictionary, reason: Unnamed) -> FrameId {
+pub fn unnamed(dict: &mut Dictionary, reason: UnnamedReason) -> FrameId {
     symbolize::unnamed(dict, FrameKind::Jit, MODULE, reason)
 }

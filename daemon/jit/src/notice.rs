@@ -1,10 +1,10 @@
 //! Messages to `fp-jit` from the sampler and the symbolizer.
 
-use super::reader::GeneratedCode;
+use super::reader::CodeLock;
 use host::ids::ProcessId;
 use host::time::MonotonicTime;
+use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
-use std::sync::{Arc, Mutex};
 use unwind::process::{DumpSeen, ProcessInstance};
 
 /// Most notices that wait for `fp-jit`, which handles all of them at once. On a large host the
@@ -29,7 +29,7 @@ pub struct SharedCodeMap {
     /// The process.
     pub id: ProcessId,
     /// The names; shared, and locked only briefly.
-    pub known: Arc<Mutex<GeneratedCode>>,
+    pub known: Arc<CodeLock>,
     /// Its files were not read in time: there may be more.
     pub late: bool,
 }

@@ -1,7 +1,7 @@
 //! A batch of work for `fp-jit`'s helpers: one process after the other, each taken by a free
 //! helper.
 
-use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader};
+use super::reader::{CodeLock, ReadOutcome, ReadRequest, Reader};
 use host::ids::ProcessId;
 use host::sync::lock;
 use host::time::MonotonicTime;
@@ -15,7 +15,7 @@ pub(super) struct Work {
     pub id: ProcessId,
     pub reader: Reader,
     pub request: ReadRequest,
-    pub known: Arc<Mutex<GeneratedCode>>,
+    pub known: Arc<CodeLock>,
     pub outcome: ReadOutcome,
     pub started: MonotonicTime,
     pub took: Duration,

@@ -15,11 +15,10 @@ use super::tail::{self, Left, Tail};
 use super::target::Target;
 use crate::rules::RulesBuilder;
 use host::ids::Pid;
-use host::sync::lock;
 use host::time::MonotonicTime;
-use profile::Unnamed;
+use profile::UnnamedReason;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use symbolize::counters::{SymbolCounters, add, bump};
 use unwind::info::generated::GeneratedRules;
@@ -58,6 +57,9 @@ impl Room {
     }
 }
 
+/// What `fp-jit` writes while the symbolizer reads, which waits for it only so long.
+pub type CodeLock = parking_lot::Mutex<GeneratedCode>;
+
 /// Everything known about the generated code of one process.
 #[derive(Debug)]
 pub struct GeneratedCode {
@@ -69,7 +71,7 @@ pub struct GeneratedCode {
     /// By its jitdumps, which have times.
     pub dumped: CodeMap,
     /// Why an address that is in neither has no name.
-    pub reason: Unnamed,
+    pub reason: UnnamedReason,
 }
 
 impl GeneratedCode {
@@ -81,7 +83,7 @@ impl GeneratedCode {
             counted: 0,
             listed: CodeMap::new(bytes_max),
             dumped: CodeMap::new(bytes_max),
-            reason: Unnamed::JitNoMap,
+            reason: UnnamedReason::JitNoMap,
         }
     }
 
@@ -282,7 +284,7 @@ impl Reader {
     pub fn refresh(
         &mut self,
         request: &ReadRequest,
-        known: &Mutex<GeneratedCode>,
+        known: &CodeLock,
         counters: &SymbolCounters,
     ) -> ReadOutcome {
         let allowed = self.allowance.left(MonotonicTime::now()).min(request.bytes);
@@ -300,10 +302,10 @@ impl Reader {
         // The lock is not held while files and memory are read.
         let asked = self
             .rules
-            .unseen(self.pid, lock(known).for_rules(), changed);
+            .unseen(self.pid, known.lock().for_rules(), changed);
         if let Some(asked) = asked {
             let seen = asked.look();
-            self.rules.add(seen, lock(known).for_rules());
+            self.rules.add(seen, known.lock().for_rules());
         }
         let unnamed = if unnamed > 0 {
             self::unnamed(known, request)
@@ -311,7 +313,7 @@ impl Reader {
             0
         };
         self.allowance.take(allowed - budget);
-        let mut known = lock(known);
+        let mut known = known.lock();
         known.forget_before(request.named_until);
         self.count(&known, counters);
         ReadOutcome {
@@ -326,12 +328,7 @@ impl Reader {
 
     /// Reads what was appended to the map held open; all of it when it was rewritten. Returns
     /// true when there was anything.
-    fn read_map(
-        &mut self,
-        budget: &mut u64,
-        known: &Mutex<GeneratedCode>,
-        counters: &SymbolCounters,
-    ) -> bool {
+    fn read_map(&mut self, budget: &mut u64, known: &CodeLock, counters: &SymbolCounters) -> bool {
         let bytes_max = self.options.max_bytes;
         let Some(file) = &mut self.map else {
             return false;
@@ -342,7 +339,7 @@ impl Reader {
         let until = file.until(bytes_max);
         if look.rewritten {
             file.lines.restart();
-            let room = lock(known).room_beside(0);
+            let room = known.lock().room_beside(0);
             file.newer = Some(CodeMap::new(room.min(bytes_max as usize)));
         }
         let before = file.tail.read_to();
@@ -352,10 +349,10 @@ impl Reader {
         }
         let MapFile { tail, lines, newer } = file;
         let beside = newer.as_ref().map_or(0, CodeMap::heap_bytes);
-        lock(known).make_room(bytes_max, beside);
+        known.lock().make_room(bytes_max, beside);
         tail.read(until, budget, |bytes| match newer {
             Some(newer) => lines.feed(bytes, look.when, newer),
-            None => lines.feed(bytes, look.when, &mut lock(known).listed),
+            None => lines.feed(bytes, look.when, &mut known.lock().listed),
         });
         let grew = tail.read_to() > before;
         match before {
@@ -363,7 +360,7 @@ impl Reader {
             _ => add(&counters.perf_maps_tailed, u64::from(grew)),
         }
         add(&counters.perf_map_lines_skipped, lines.take_skipped());
-        let mut known = lock(known);
+        let mut known = known.lock();
         if tail.read_to() >= until
             && let Some(newer) = newer.take()
         {
@@ -371,8 +368,8 @@ impl Reader {
         }
         let refused = look.size > bytes_max || known.listed.is_full();
         known.reason = match refused {
-            true => Unnamed::JitMapRefused,
-            false => Unnamed::JitNotInMap,
+            true => UnnamedReason::JitMapRefused,
+            false => UnnamedReason::JitNotInMap,
         };
         look.rewritten || grew
     }
@@ -381,11 +378,13 @@ impl Reader {
     fn read_dumps(
         &mut self,
         budget: &mut u64,
-        known: &Mutex<GeneratedCode>,
+        known: &CodeLock,
         counters: &SymbolCounters,
     ) -> bool {
         let mut changed = false;
-        lock(known).make_room(self.options.max_bytes, self.heap_bytes());
+        known
+            .lock()
+            .make_room(self.options.max_bytes, self.heap_bytes());
         for dump in self.dumps.iter_mut().filter(|dump| !dump.is_done) {
             let Some(look) = dump.tail.look() else {
                 continue;
@@ -397,7 +396,7 @@ impl Reader {
             let before = dump.tail.read_to();
             let (reader, rules, mut failed) = (&mut dump.reader, &mut self.rules, false);
             dump.tail.read(look.size, budget, |bytes| {
-                let code = &mut lock(known).dumped;
+                let code = &mut known.lock().dumped;
                 failed = failed || reader.feed(bytes, look.when, code, rules).is_err();
             });
             count_dump(dump.reader.take_counts(), counters);
@@ -415,13 +414,13 @@ impl Reader {
     fn look_again(
         &mut self,
         dumps: &[DumpSeen],
-        known: &Mutex<GeneratedCode>,
+        known: &CodeLock,
         counters: &SymbolCounters,
     ) -> bool {
         match Target::look(self.pid.0, self.started_by) {
             Some(target) => self.target = Some(target),
             None if self.target.is_none() => {
-                lock(known).reason = Unnamed::JitProcessGone;
+                known.lock().reason = UnnamedReason::JitProcessGone;
                 return false;
             }
             // It ended. Its root is held.
@@ -451,13 +450,13 @@ impl Reader {
         });
     }
 
-    fn open_map(&mut self, known: &Mutex<GeneratedCode>, counters: &SymbolCounters) -> bool {
+    fn open_map(&mut self, known: &CodeLock, counters: &SymbolCounters) -> bool {
         let Some(target) = &self.target else {
             return false;
         };
         let opened = tail::open_map(target, &mut self.left);
-        let has_none = self.map.is_none() && matches!(opened, Err(Unnamed::JitNoMap));
-        if has_none && lock(known).reason != Unnamed::JitMapRefused && self.inherit_map() {
+        let has_none = self.map.is_none() && matches!(opened, Err(UnnamedReason::JitNoMap));
+        if has_none && known.lock().reason != UnnamedReason::JitMapRefused && self.inherit_map() {
             return true;
         }
         let held = self.map.as_ref().map(|file| &file.tail);
@@ -465,7 +464,7 @@ impl Reader {
             (Ok(new), Some(held)) if new.is_same(held) => {}
             (Ok(mut new), held) => {
                 // Another file in place of one: what that listed went when this came.
-                let room = lock(known).room_beside(0);
+                let room = known.lock().room_beside(0);
                 let newer = held.map(|held| {
                     new.follows(held);
                     CodeMap::new(room.min(self.options.max_bytes as usize))
@@ -478,22 +477,23 @@ impl Reader {
                 self.map = Some(MapFile { tail, lines, newer });
                 return true;
             }
-            (Err(Unnamed::JitMapRefused), _) => {
+            (Err(UnnamedReason::JitMapRefused), _) => {
                 bump(&counters.perf_maps_refused);
-                lock(known).reason = Unnamed::JitMapRefused;
+                known.lock().reason = UnnamedReason::JitMapRefused;
             }
             // The names that a process wrote before it ended, or before it removed the file, hold.
             (Err(_), Some(_)) => {}
             // A map that was refused does not become one that was not there by its removal.
-            (Err(Unnamed::JitNoMap), None) if lock(known).reason == Unnamed::JitMapRefused => {}
+            (Err(UnnamedReason::JitNoMap), None)
+                if known.lock().reason == UnnamedReason::JitMapRefused => {}
             (Err(reason), None) => {
                 let is_told = !self.dumps.is_empty();
                 let reason = if is_told {
-                    Unnamed::JitNotInMap
+                    UnnamedReason::JitNotInMap
                 } else {
                     reason
                 };
-                lock(known).reason = reason;
+                known.lock().reason = reason;
             }
         }
         false
@@ -568,8 +568,8 @@ fn count_dump(counts: DumpCounts, counters: &SymbolCounters) {
 }
 
 /// Addresses of the request that are not known.
-fn unnamed(known: &Mutex<GeneratedCode>, request: &ReadRequest) -> u64 {
-    let known = lock(known);
+fn unnamed(known: &CodeLock, request: &ReadRequest) -> u64 {
+    let known = known.lock();
     let missing = request.addresses.iter().filter(|at| !known.has(**at));
     missing.count() as u64
 }

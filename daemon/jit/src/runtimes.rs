@@ -11,7 +11,7 @@ use hashbrown::HashMap;
 use host::ids::{Comm, Pid, ProcessId};
 use host::sync::lock;
 use host::time::MonotonicTime;
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -36,7 +36,7 @@ pub struct StackCounts {
     /// Frames with a name.
     pub named: u64,
     /// The reason of most others.
-    pub reason: Unnamed,
+    pub reason: UnnamedReason,
     /// Frames without a name for that reason.
     pub reason_frames: u64,
 }
@@ -53,7 +53,7 @@ impl StackCounts {
     }
 
     /// Keeps the reason that outweighs the others, exactly where there are two.
-    pub fn reason(&mut self, reason: Unnamed, frames: u64) {
+    pub fn reason(&mut self, reason: UnnamedReason, frames: u64) {
         if reason == self.reason {
             self.reason_frames = self.reason_frames.saturating_add(frames);
         } else if frames > self.reason_frames {

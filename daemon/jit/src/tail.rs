@@ -9,7 +9,7 @@
 use super::code::When;
 use super::target::Target;
 use host::time::{MonotonicTime, WallAnchor};
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::fs::{File, Metadata};
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::time::Duration;
@@ -188,18 +188,18 @@ fn nanoseconds(seconds: i64, nanoseconds: i64) -> i64 {
 ///
 /// # Errors
 /// Why there is none to read.
-pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unnamed> {
+pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, UnnamedReason> {
     let path = format!("tmp/perf-{}.map", target.inner_pid);
     let opened = target.root.open(path.as_bytes(), Links::Refuse);
     let file = opened.map_err(|error| match error {
-        OpenError::Gone => Unnamed::JitNoMap,
-        _ => Unnamed::JitMapRefused,
+        OpenError::Gone => UnnamedReason::JitNoMap,
+        _ => UnnamedReason::JitMapRefused,
     })?;
     // These are the facts of the file that was opened, whatever is at the path by now.
-    let facts = file.metadata().map_err(|_| Unnamed::JitMapRefused)?;
+    let facts = file.metadata().map_err(|_| UnnamedReason::JitMapRefused)?;
     let plain = facts.is_file() && facts.nlink() == 1;
     if !plain || !target.may_own(facts.uid()) {
-        return Err(Unnamed::JitMapRefused);
+        return Err(UnnamedReason::JitMapRefused);
     }
     let mut tail = Tail::over(file, &facts);
     // A second name that went between opening and looking left one. Whoever swaps names all the
@@ -209,12 +209,12 @@ pub fn open_map(target: &Target, left: &mut Option<Left>) -> Result<Tail, Unname
         let again = again.and_then(|file| file.metadata().ok());
         let same = |facts: Metadata| (facts.dev(), facts.ino()) == tail.id && facts.nlink() == 1;
         if !again.is_some_and(same) {
-            return Err(Unnamed::JitMapRefused);
+            return Err(UnnamedReason::JitMapRefused);
         }
     }
     if target.is_older(nanoseconds(facts.ctime(), facts.ctime_nsec())) {
         *left = Left::of(&tail, facts.len());
-        return Err(Unnamed::JitMapRefused);
+        return Err(UnnamedReason::JitMapRefused);
     }
     if let Some(left) = left.take_if(|left| left.is_start_of(&tail, facts.len())) {
         tail.read = left.size;

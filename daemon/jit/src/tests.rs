@@ -10,7 +10,7 @@ use super::watch::{PROCESSES_MAX, ROOM_OF_MAPS, Watcher};
 use host::blocking_pool::REMOTE_LATE_MAX;
 use host::ids::{Avma, Pid, ProcessId};
 use host::time::MonotonicTime;
-use profile::{Dictionary, Unnamed};
+use profile::{Dictionary, UnnamedReason};
 use std::fs;
 use std::io::Write;
 use std::os::unix::ffi::OsStrExt;
@@ -202,7 +202,7 @@ impl Rig {
         let frame = self.dict.frame(frame);
         assert_eq!(frame.module, "[jit]");
         match frame.unnamed {
-            Unnamed::No => format!("{} {}", frame.kind.word(), frame.function),
+            UnnamedReason::No => format!("{} {}", frame.kind.word(), frame.function),
             reason => format!(
                 "{} {} ({})",
                 frame.kind.word(),

@@ -15,14 +15,14 @@ use super::ask::{AttachTarget, RuntimeAttacher};
 use super::notice::{NOTICES_MAX, Notice, SharedCodeMap, SymbolRequest};
 use super::options::Options;
 use super::read_batch::{ReadBatch, Work};
-use super::reader::{GeneratedCode, ReadOutcome, ReadRequest, Reader, Room};
+use super::reader::{CodeLock, GeneratedCode, ReadOutcome, ReadRequest, Reader, Room};
 use super::target;
 use hashbrown::HashMap;
 use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::ids::ProcessId;
 use host::sync::lock;
 use host::time::MonotonicTime;
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, TrySendError};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -93,7 +93,7 @@ const ALL_BYTES_PER_S: u64 = 16 << 20;
 /// State of one process.
 struct Watched {
     whose: ProcessInstance,
-    known: Arc<Mutex<GeneratedCode>>,
+    known: Arc<CodeLock>,
     /// `None` while a helper has it, and when nothing is left to read.
     reader: Option<Reader>,
     /// The process has ended and all it wrote was read, or reading it does not work.
@@ -128,7 +128,7 @@ impl Watched {
         let (options, created) = (*options, *created);
         Watched {
             whose,
-            known: Arc::new(Mutex::new(GeneratedCode::new(Arc::clone(room)))),
+            known: Arc::new(CodeLock::new(GeneratedCode::new(Arc::clone(room)))),
             reader: Some(Reader::new(whose.pid, started_by(whose, created), options)),
             closed: false,
             dumps: Vec::new(),
@@ -443,8 +443,8 @@ impl Watcher {
             // What was read before holds.
             bump(&self.counters.perf_maps_late);
             lock_if_free(&watched.known, |known| {
-                if known.reason == Unnamed::JitNoMap {
-                    known.reason = Unnamed::JitMapLate;
+                if known.reason == UnnamedReason::JitNoMap {
+                    known.reason = UnnamedReason::JitMapLate;
                 }
             });
             return None;
@@ -625,7 +625,7 @@ impl Watcher {
             largest.start_over(&self.defaults);
             if wanted {
                 largest.refused_until = now.plus(REFUSED_FOR);
-                lock(&largest.known).reason = Unnamed::JitMapRefused;
+                largest.known.lock().reason = UnnamedReason::JitMapRefused;
             }
             bump(&self.counters.perf_maps_evicted);
         }
@@ -647,8 +647,8 @@ impl Watcher {
     }
 }
 
-fn lock_if_free(known: &Mutex<GeneratedCode>, change: impl FnOnce(&mut GeneratedCode)) {
-    if let Ok(mut known) = known.try_lock() {
+fn lock_if_free(known: &CodeLock, change: impl FnOnce(&mut GeneratedCode)) {
+    if let Some(mut known) = known.try_lock() {
         change(&mut known);
     }
 }

@@ -26,11 +26,11 @@ use hashbrown::HashMap;
 use host::frame::RawFrame;
 use host::ids::{CgroupId, Comm, CpuId, Tid};
 use host::time::MonotonicTime;
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use std::time::Duration;
 
 /// Frames of a stack that found no room.
-const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(Unnamed::Limit)];
+const NO_ROOM: [RawFrame; 1] = [RawFrame::Unknown(UnnamedReason::Limit)];
 
 /// Most CPUs; `NR_CPUS` of the largest kernels is 8,192.
 const CPUS_MAX: usize = 1 << 14;

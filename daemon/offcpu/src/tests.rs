@@ -335,7 +335,7 @@ impl Run {
         let waker = match wait.ending {
             Ending::Woken(waker) => {
                 let number = u32::from(waker.thread.0[0] - b'a');
-                let limit = RawFrame::Unknown(profile::Unnamed::Limit);
+                let limit = RawFrame::Unknown(profile::UnnamedReason::Limit);
                 assert!([RawFrame::Kernel(number.into()), limit].contains(&waker.frames[0]));
                 Some(number)
             }
@@ -603,7 +603,7 @@ proptest! {
             prop_assert!(run.machine.threads() <= 3);
         }
         let (found, counts) = run.finish(world.now);
-        let limit = [RawFrame::Unknown(profile::Unnamed::Limit)];
+        let limit = [RawFrame::Unknown(profile::UnnamedReason::Limit)];
         for wait in &found {
             let same = world.waits.iter().any(|known| {
                 (known.start, known.tid, known.length) == (wait.start, wait.tid, wait.length)

@@ -205,8 +205,8 @@ impl Pins {
                 quality: facts.quality,
                 rows: &mut rows,
                 accounts: &accounts,
-                moments: &times.moments,
-                moments_refused: times.refused,
+                timestamps: &times.timestamps,
+                timestamps_refused: times.refused,
                 timeless: 0,
             });
         }

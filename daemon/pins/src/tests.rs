@@ -1,7 +1,7 @@
 //! Tests pins next to a recorder that drops windows, and on disks that misbehave.
 
 use super::*;
-use aggregate::batch::RawMoment;
+use aggregate::batch::RawTimestamp;
 use aggregate::recorder::{Recorder, RecorderOptions, RecorderQuery, Row, WindowPart};
 use host::time::MonotonicTime;
 use profile::{Account, FrameRef, Query, SampleKey, StackEnd, Value, key};
@@ -80,8 +80,8 @@ impl Host {
                 let (count, weight) = (number + 1, 10 * (number + 1));
                 rows.push((SampleKey { labels, stack, end }, Value { count, weight }));
             }
-            let moments: Vec<RawMoment> = (0..number + 1)
-                .map(|sample| RawMoment {
+            let timestamps: Vec<RawTimestamp> = (0..number + 1)
+                .map(|sample| RawTimestamp {
                     row: 0,
                     time: self
                         .start
@@ -102,8 +102,8 @@ impl Host {
                 quality: profile::Quality::default(),
                 rows: &mut rows,
                 accounts: &accounts,
-                moments: &moments,
-                moments_refused: 0,
+                timestamps: &timestamps,
+                timestamps_refused: 0,
                 timeless: 0,
             });
             drop(recorder);
@@ -209,12 +209,19 @@ fn when_samples_were_taken_is_kept_too() {
     host.pass(3);
     host.fire(2, 0);
     let answer = host.pins.within(host.wall(1, 3), all(), &NEVER);
-    let moments = answer.unwrap().unwrap().profile.moments;
-    let found: Vec<(u64, u64)> = moments.list.iter().map(|m| (m.at_ns, m.weight)).collect();
+    let timestamps = answer.unwrap().unwrap().profile.timestamps;
+    let found: Vec<(u64, u64)> = timestamps
+        .list
+        .iter()
+        .map(|m| (m.at_ns, m.weight))
+        .collect();
     let ms = |ms: u64| (ms * 1_000_000, 10);
     assert_eq!(found, [ms(0), ms(1), ms(10_000), ms(10_001), ms(10_002)]);
-    assert_eq!(moments.start_unix_ns, host.wall(1, 3).0);
-    assert_eq!((moments.duration_ns, moments.dropped), (20_000_000_000, 0));
+    assert_eq!(timestamps.start_unix_ns, host.wall(1, 3).0);
+    assert_eq!(
+        (timestamps.duration_ns, timestamps.dropped),
+        (20_000_000_000, 0)
+    );
 }
 
 #[test]

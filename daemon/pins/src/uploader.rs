@@ -371,7 +371,7 @@ fn fit(released: &mut Released, encoded_max: usize, heap_max: usize) -> u64 {
             || encoded_bytes(minutes) <= encoded_max);
     match fits {
         true => 0,
-        false => released.shed_moments(),
+        false => released.shed_timestamps(),
     }
 }
 
@@ -383,7 +383,7 @@ fn encoded_bytes(profile: &Profile) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use profile::{LabelSetId, Moment, SampleKey, StackEnd, StackId, Withholding};
+    use profile::{LabelSetId, SampleKey, StackEnd, StackId, Timestamp, Withholding};
 
     fn status(code: Code) -> UploadError {
         UploadError::Status(Status::new(code, "as the test wants"))
@@ -420,15 +420,15 @@ mod tests {
             end: StackEnd::Complete,
         };
         let (at_ns, weight) = (0, u64::MAX);
-        let moment = Moment { at_ns, key, weight };
+        let timestamp = Timestamp { at_ns, key, weight };
         let mut minutes = Profile::default();
-        minutes.moments.list = vec![moment; 1000];
+        minutes.timestamps.list = vec![timestamp; 1000];
         let (encoded, heap) = (encoded_bytes(&minutes), 2 * minutes.heap_bytes());
         let mut minutes = Withholding::nothing().release(minutes);
         assert_eq!(fit(&mut minutes, encoded, heap), 0);
         assert_eq!(fit(&mut minutes.clone(), encoded - 1, heap), 1000);
         assert_eq!(fit(&mut minutes, encoded, heap - 1), 1000);
-        let moments = minutes.into_inner().moments;
-        assert_eq!((moments.list.len(), moments.dropped), (0, 1000));
+        let timestamps = minutes.into_inner().timestamps;
+        assert_eq!((timestamps.list.len(), timestamps.dropped), (0, 1000));
     }
 }

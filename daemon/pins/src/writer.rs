@@ -261,7 +261,7 @@ impl PinWriter {
             ..account
         });
         let accounts = accounts.collect();
-        let times = window.moments();
+        let times = window.timestamps();
         let clock = &self.pins.clock;
         let facts = Facts {
             sequence: clock.to_boot_ns(window.start),
@@ -277,7 +277,10 @@ impl PinWriter {
                 facts,
                 rows,
                 accounts,
-                times: times.map(|(moments, refused)| Times { moments, refused }),
+                times: times.map(|(timestamps, refused)| Times {
+                    timestamps,
+                    refused,
+                }),
             },
             start: window.start,
         })
@@ -350,8 +353,12 @@ fn write_entry(disk: &Disk, entry: &Entry) -> io::Result<(u64, Option<u64>)> {
 fn encode(pin: &mut Open, copied: Copied) -> Result<(Chunk, (i64, i64)), Full> {
     let Copied { mut window, start } = copied;
     let wall = window.facts.start();
-    for moment in window.times.iter_mut().flat_map(|times| &mut times.moments) {
-        moment.time = wall.plus(moment.time.since(start));
+    for timestamp in window
+        .times
+        .iter_mut()
+        .flat_map(|times| &mut times.timestamps)
+    {
+        timestamp.time = wall.plus(timestamp.time.since(start));
     }
     let fresh = pin.encoded == EncodedLengths::default();
     let (mut tables, mut body) = (Vec::new(), Vec::new());

@@ -180,7 +180,7 @@ impl CaptureFolders {
         };
         let mut folder = Folder::of_capture(capture.id, start, first);
         folder.batch().period = capture.period;
-        folder.keep_moments = capture.keep_times;
+        folder.keep_timestamps = capture.keep_times;
         let mut filter = capture.filter;
         let made = self.made.of(now);
         let refused_of_made = made.filter(|&(id, path)| !filter.note_created(id, path));

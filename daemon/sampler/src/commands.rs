@@ -99,7 +99,7 @@ impl Sampler {
                 self.captures.cpu_came(since);
                 self.rings.add(*rings);
             }
-            Command::KeepTimes(keep) => self.folder.keep_moments = keep,
+            Command::KeepTimes(keep) => self.folder.keep_timestamps = keep,
             Command::RemoveCpu(cpu) => {
                 self.rings.leave(cpu);
                 if self.rings.leave_sets(cpu) {

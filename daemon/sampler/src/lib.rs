@@ -238,7 +238,7 @@ impl Sampler {
             Command::KeepTimes(keep) => Some(*keep),
             _ => None,
         });
-        folder.keep_moments = kept.unwrap_or(false);
+        folder.keep_timestamps = kept.unwrap_or(false);
         Ok(Sampler {
             kernel_symbols_hidden: start.idle.is_empty(),
             rings: start.rings,

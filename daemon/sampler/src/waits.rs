@@ -270,9 +270,9 @@ impl Waits {
         let Waits {
             machine, shaped, ..
         } = self;
-        let keep_moments = std::mem::replace(&mut folder.keep_moments, false);
+        let keep_timestamps = std::mem::replace(&mut folder.keep_timestamps, false);
         machine.finish(end, &mut |wait| add(&wait, end, shaped, folder, processes));
-        folder.keep_moments = keep_moments;
+        folder.keep_timestamps = keep_timestamps;
     }
 }
 

@@ -9,14 +9,14 @@
 //! Numbers are LEB128 varints. Decoding treats the bytes as untrusted: every id, count and number
 //! is checked against the data, and no memory is reserved because a count says so.
 
-mod moments;
+mod timestamps;
 
-use aggregate::batch::RawMoment;
+use aggregate::batch::RawTimestamp;
 use aggregate::recorder::{Row, varint};
 use host::time::MonotonicTime;
 use profile::{
     Account, Dictionary, Frame, FrameId, FrameKind, LabelSetId, Quality, SampleKey, StackEnd,
-    StackId, StrId, Unnamed, Value,
+    StackId, StrId, UnnamedReason, Value,
 };
 
 /// Why bytes are no record.
@@ -96,7 +96,7 @@ pub struct Window {
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Times {
     /// Oldest first; on the clock of [`Facts::start`].
-    pub moments: Vec<RawMoment>,
+    pub timestamps: Vec<RawTimestamp>,
     /// Samples whose time did not fit.
     pub refused: u64,
 }
@@ -207,7 +207,7 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
         put(out, account.estimated_ns);
     }
     if let Some(times) = &window.times {
-        moments::encode(out, facts, times);
+        timestamps::encode(out, facts, times);
     }
 }
 
@@ -260,7 +260,7 @@ impl Tables {
             let named_twice = kind & HAS_SYSTEM_NAME != 0;
             let kind = FrameKind::from_u8(kind & !HAS_SYSTEM_NAME);
             let kind = kind.ok_or(DecodeError("frame kind"))?;
-            let unnamed = Unnamed::from_u8(get_byte(rest)?).ok_or(DecodeError("unnamed"))?;
+            let unnamed = UnnamedReason::from_u8(get_byte(rest)?).ok_or(DecodeError("unnamed"))?;
             let mut frame = Frame {
                 kind,
                 unnamed,
@@ -342,7 +342,7 @@ impl Tables {
         }
         let times = match rest.is_empty() {
             true => None,
-            false => Some(moments::decode(rest, &facts, rows.len())?),
+            false => Some(timestamps::decode(rest, &facts, rows.len())?),
         };
         Ok(Window {
             facts,

@@ -35,9 +35,6 @@ use tonic::Status;
 /// Longest wait for the flight recorder's last second, as of `Host::flush`.
 const FLUSH_MAX: Duration = Duration::from_secs(2);
 
-/// How often the recorder is looked at meanwhile.
-const FLUSH_POLL: Duration = Duration::from_millis(5);
-
 /// Samples a second on each CPU of an event that may happen a million times a second, where nobody
 /// asked for more: a hundredth of a CPU. Less, and a capture of seconds is no flame graph.
 const DENSE_HZ_MAX: u32 = 4 * capture::event::RATE_HZ;
@@ -288,14 +285,16 @@ impl CaptureBackend for AgentWorld {
         agent.sampling.sampler.flush();
         // The part that answers ends a horizon before it was drained.
         let fresh = MonotonicTime(until.0.saturating_sub(HORIZON.as_nanos() as u64));
-        let late = MonotonicTime::now().plus(FLUSH_MAX);
-        let progress = read(&agent.recorder).subscribe();
+        let mut progress = read(&agent.recorder).subscribe();
+        let clock = tokio::runtime::Builder::new_current_thread()
+            .enable_time()
+            .build()
+            .ok()?;
+        let drained = progress.wait_for(|progress| progress.end >= fresh);
         // Late or gone: the answer holds what there is.
-        while progress.borrow().end < fresh && MonotonicTime::now() < late {
-            if cancel.load(Ordering::Relaxed) {
-                return None;
-            }
-            std::thread::sleep(FLUSH_POLL);
+        let _ = clock.block_on(async { tokio::time::timeout(FLUSH_MAX, drained).await });
+        if cancel.load(Ordering::Relaxed) {
+            return None;
         }
         let span = WindowRange::Time(wanted.from, until);
         let asked = RecorderQuery {

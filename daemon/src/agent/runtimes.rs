@@ -6,7 +6,7 @@ use agent_config::Jit;
 use host::sync::lock;
 use jit::runtime::{Facts, Runtime};
 use jit::runtimes::RuntimeEntry;
-use profile::Unnamed;
+use profile::UnnamedReason;
 use proto::agent as wire;
 
 /// Most processes in the answer.
@@ -52,7 +52,7 @@ fn status(entry: &RuntimeEntry, jit: &Jit) -> wire::RuntimeStatus {
             _ => "perf-map".to_owned(),
         },
         reason: match counts.reason {
-            Unnamed::No => String::new(),
+            UnnamedReason::No => String::new(),
             _ if counts.named == counts.frames => String::new(),
             reason => reason.word().to_owned(),
         },
@@ -107,21 +107,21 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
         ));
     }
     match entry.counts.reason {
-        Unnamed::JitMapRefused => {
+        UnnamedReason::JitMapRefused => {
             return Some(told(
                 "its perf map is refused: it is not a regular file of the process's own user, is \
                  older than the process, or is larger than jit.perf_map_max_mib",
                 "remove /tmp/perf-PID.map in its root, or raise jit.perf_map_max_mib",
             ));
         }
-        Unnamed::JitMapLate => {
+        UnnamedReason::JitMapLate => {
             return Some(told(
                 "its perf map is read too late: the file system of its /tmp is slow",
                 "",
             ));
         }
         // Short-lived: the advice for those that live helps the next one too.
-        Unnamed::JitProcessGone => return None,
+        UnnamedReason::JitProcessGone => return None,
         _ => {}
     }
     let writes = facts.settings.writes;
@@ -204,7 +204,7 @@ fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::A
         let asked = entry.asked.as_ref()?;
         let failure = asked.failure.as_deref();
         // What had no name before it was asked is no fault any more.
-        if failure.is_none() && entry.counts.reason != Unnamed::JitNotInMap {
+        if failure.is_none() && entry.counts.reason != UnnamedReason::JitNotInMap {
             return None;
         }
         let rights = failure.is_some_and(|failure| failure.contains("CAP_SETUID"));
@@ -264,7 +264,7 @@ mod tests {
         };
         let mut counts = StackCounts::default();
         (counts.samples, counts.complete, counts.frames) = (100, 100, 1000);
-        counts.reason = Unnamed::JitNoMap;
+        counts.reason = UnnamedReason::JitNoMap;
         RuntimeEntry::new(Pid(42), Comm::from_bytes(b"app"), Some(facts), counts)
     }
 
@@ -329,7 +329,7 @@ mod tests {
         assert!(advice(&entry, &jit).is_empty(), "it will be");
         entry.asked = Some(AskReport::written());
         assert!(advice(&entry, &jit).is_empty(), "from now on it has names");
-        entry.counts.reason = Unnamed::JitNotInMap;
+        entry.counts.reason = UnnamedReason::JitNotInMap;
         assert!(advice(&entry, &jit)[0].message.contains("every 60 s"));
         entry.asked = Some(AskReport::failed("needs CAP_SETUID".into()));
         let told = &advice(&entry, &jit)[0];

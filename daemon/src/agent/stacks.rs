@@ -5,7 +5,7 @@ use agent_config::{Unwind, UnwindMode};
 use aggregate::recorder::Outcomes;
 use host::health::{Degradation, Severity};
 use perf::plan::Plan;
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use proto::agent as wire;
 use std::sync::atomic::Ordering;
 use symbolize::SymbolCounters;
@@ -32,8 +32,10 @@ pub(super) fn ends(outcomes: &Outcomes) -> Vec<wire::Outcome> {
 
 /// The reasons that occurred.
 pub(super) fn unnamed_leaves(outcomes: &Outcomes) -> Vec<wire::Outcome> {
-    let reasons = Unnamed::ALL.iter().filter(|&&reason| reason != Unnamed::No);
-    let row = |&reason: &Unnamed| (reason as u32, reason.word(), outcomes.unnamed(reason));
+    let reasons = UnnamedReason::ALL
+        .iter()
+        .filter(|&&reason| reason != UnnamedReason::No);
+    let row = |&reason: &UnnamedReason| (reason as u32, reason.word(), outcomes.unnamed(reason));
     reasons.map(row).filter_map(to_wire).collect()
 }
 
@@ -285,8 +287,8 @@ mod tests {
             )
         };
         recorder.add(WindowPart {
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
             start: MonotonicTime(0),
             end: MonotonicTime(1),

@@ -46,7 +46,7 @@ impl HeldAnswers {
     pub(super) fn hold(&self, profile: &Profile) -> Result<Hold, Status> {
         let bytes = profile.dict.heap_bytes()
             + profile.samples.len() * SAMPLE_BYTES
-            + profile.moments.heap_bytes();
+            + profile.timestamps.heap_bytes();
         let grains = bytes.div_ceil(GRAIN).min(self.max);
         let permit = self.grains.clone().try_acquire_many_owned(grains as u32);
         permit.map(Hold).map_err(|_| {

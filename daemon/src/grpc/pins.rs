@@ -38,14 +38,14 @@ fn selected(profile: &Profile, query: &Query) -> Profile {
     for (key, value) in profile.sorted() {
         runner.add(&profile.dict, key, value);
     }
-    for &moment in &profile.moments.list {
-        runner.add_moment(&profile.dict, moment);
+    for &timestamp in &profile.timestamps.list {
+        runner.add_timestamp(&profile.dict, timestamp);
     }
     let mut answer = runner.finish(profile.info.clone());
-    let moments = &profile.moments;
-    answer.moments.start_unix_ns = moments.start_unix_ns;
-    answer.moments.duration_ns = moments.duration_ns;
-    answer.moments.dropped = moments.dropped;
+    let timestamps = &profile.timestamps;
+    answer.timestamps.start_unix_ns = timestamps.start_unix_ns;
+    answer.timestamps.duration_ns = timestamps.duration_ns;
+    answer.timestamps.dropped = timestamps.dropped;
     if !query.selector().is_empty() {
         // What the kernel accounts is known for all that was captured alone.
         answer.info.coverage = Coverage::default();

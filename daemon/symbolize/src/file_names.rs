@@ -12,7 +12,7 @@ use super::places::Places;
 use super::{FrameSpan, NO_FRAME, Named, SymbolOptions, debug_files, inflate, module_name};
 use hashbrown::HashMap;
 use host::ids::FileOffset;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, UnnamedReason, names};
 
 /// Largest unpacked `.gnu_debugdata`. Unit: bytes. Those of complete distributions are below 4 MiB.
 const MINI_DEBUG_BYTES_MAX: usize = 16 << 20;
@@ -46,14 +46,14 @@ pub struct FileNames {
     exact: HashMap<u64, FrameSpan>,
     exact_frames: Vec<FrameId>,
     /// Why an address that no symbol covers has no name.
-    missing: Unnamed,
+    missing: UnnamedReason,
     /// Places for such addresses; `None` if nothing identifies this file.
     places: Option<Places>,
     /// It has no symbols but those it exports, and its debug file may have them.
     pub lacks_symbols: bool,
     /// A file that was fetched was there when it was read.
     pub has_fetched: bool,
-    no_name: HashMap<Unnamed, FrameId>,
+    no_name: HashMap<UnnamedReason, FrameId>,
     /// When it was last used, on the symbolizer's clock.
     pub used: u64,
     /// Memory that the symbolizer counted for it.
@@ -72,8 +72,8 @@ impl FileNames {
         counters: &SymbolCounters,
     ) -> FileNames {
         let headers = match image.unchanged() {
-            true => read_headers(image).map_err(|_| Unnamed::FileUnreadable),
-            false => Err(Unnamed::FileChanged),
+            true => read_headers(image).map_err(|_| UnnamedReason::FileUnreadable),
+            false => Err(UnnamedReason::FileChanged),
         };
         let mut names = FileNames {
             module: module_name(&found.path, &found.identity).into(),
@@ -95,7 +95,7 @@ impl FileNames {
             go_lines: None,
             exact: HashMap::new(),
             exact_frames: Vec::new(),
-            missing: Unnamed::NoSymbols,
+            missing: UnnamedReason::NoSymbols,
             places: None,
             lacks_symbols: false,
             has_fetched: false,
@@ -112,11 +112,11 @@ impl FileNames {
             }
             Err(reason) => names.missing = reason,
         }
-        if names.missing == Unnamed::OverBudget || budget.over().is_some() {
+        if names.missing == UnnamedReason::OverBudget || budget.over().is_some() {
             if budget.over() != Some(Over::Later) {
                 bump(&counters.tables_refused);
             }
-            names.missing = Unnamed::OverBudget;
+            names.missing = UnnamedReason::OverBudget;
             names.tables = Vec::new();
             names.lines_in = None;
             names.go_lines = None;
@@ -152,15 +152,15 @@ impl FileNames {
         } else if !has_symbols {
             self.add_mini_debug_info(image, budget);
         }
-        if self.tables.is_empty() && self.missing != Unnamed::OverBudget {
+        if self.tables.is_empty() && self.missing != UnnamedReason::OverBudget {
             self.add_go_functions(image, budget);
         }
-        if self.missing == Unnamed::OverBudget {
+        if self.missing == UnnamedReason::OverBudget {
             return;
         }
         self.lacks_symbols = self.tables.is_empty();
         if !self.tables.is_empty() {
-            self.missing = Unnamed::NotInSymbols;
+            self.missing = UnnamedReason::NotInSymbols;
         }
         self.add_table(image, None, b".dynsym", budget);
         if wants_lines {
@@ -286,10 +286,10 @@ impl FileNames {
 
     /// Notes why there are no names; what a file cost is said before anything else.
     fn note(&mut self, error: &ElfError) {
-        if self.missing != Unnamed::OverBudget {
+        if self.missing != UnnamedReason::OverBudget {
             self.missing = match error.is_over_budget() {
-                true => Unnamed::OverBudget,
-                false => Unnamed::FileUnreadable,
+                true => UnnamedReason::OverBudget,
+                false => UnnamedReason::FileUnreadable,
             };
         }
     }
@@ -364,7 +364,7 @@ impl FileNames {
         reader: &mut Reader<'_>,
         dict: &mut Dictionary,
         counters: &SymbolCounters,
-    ) -> Result<FrameId, Unnamed> {
+    ) -> Result<FrameId, UnnamedReason> {
         let address = self.headers.address_of(offset).ok_or(self.missing)?;
         let found = self.tables.iter_mut().find_map(|table| {
             let index = table.symbols.find(address, &mut table.hint)?;
@@ -383,11 +383,11 @@ impl FileNames {
             Some(debug) => table
                 .symbols
                 .name(debug, index)
-                .ok_or(Unnamed::FileUnreadable)?,
+                .ok_or(UnnamedReason::FileUnreadable)?,
             None => table
                 .symbols
                 .name(reader.get()?, index)
-                .ok_or(Unnamed::FileUnreadable)?,
+                .ok_or(UnnamedReason::FileUnreadable)?,
         };
         bump(&counters.names_read);
         if table.frames.is_empty() {
@@ -537,7 +537,7 @@ impl FileNames {
 
     fn without_name(
         &mut self,
-        reason: Unnamed,
+        reason: UnnamedReason,
         offset: FileOffset,
         reader: &mut Reader<'_>,
         dict: &mut Dictionary,
@@ -594,11 +594,11 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn get(&mut self) -> Result<&'a Image, Unnamed> {
-        let image = self.image.ok_or(Unnamed::Limit)?;
+    fn get(&mut self) -> Result<&'a Image, UnnamedReason> {
+        let image = self.image.ok_or(UnnamedReason::Limit)?;
         match *self.checked.get_or_insert_with(|| image.unchanged()) {
             true => Ok(image),
-            false => Err(Unnamed::FileChanged),
+            false => Err(UnnamedReason::FileChanged),
         }
     }
 }

@@ -26,7 +26,7 @@ use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::ids::{Avma, FileId, Pid};
 use host::sync::lock;
 use host::time::MonotonicTime;
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::fs::File;
 use std::path::Path;
 use std::sync::atomic::AtomicU64;
@@ -112,7 +112,7 @@ pub struct Found {
     /// Its identity.
     pub identity: FileIdentity,
     /// Its content, or why there is none.
-    pub image: Result<Image, Unnamed>,
+    pub image: Result<Image, UnnamedReason>,
     /// Its separate debug file, where one was needed and found at the first sample.
     pub debug: Option<Image>,
 }
@@ -236,7 +236,7 @@ impl FileStore {
         };
         if tried.is_none() {
             bump(&self.counters.files_late);
-            let image = Err(Unnamed::FileUnreadable);
+            let image = Err(UnnamedReason::FileUnreadable);
             self.put_unless_open(
                 id,
                 Found {
@@ -314,10 +314,10 @@ impl FileStore {
         }
     }
 
-    fn refused(&self, reason: Unnamed) -> &AtomicU64 {
+    fn refused(&self, reason: UnnamedReason) -> &AtomicU64 {
         match reason {
-            Unnamed::FileGone => &self.counters.files_gone,
-            Unnamed::FileChanged => &self.counters.files_changed,
+            UnnamedReason::FileGone => &self.counters.files_gone,
+            UnnamedReason::FileChanged => &self.counters.files_changed,
             _ => &self.counters.files_unreadable,
         }
     }
@@ -406,7 +406,7 @@ impl FileStore {
             None => Found {
                 path: Arc::default(),
                 identity: FileIdentity::Path,
-                image: Err(Unnamed::Limit),
+                image: Err(UnnamedReason::Limit),
                 debug: None,
             },
         }
@@ -435,7 +435,7 @@ fn descriptors(found: &Found) -> usize {
 }
 
 fn close(found: &mut Found) {
-    found.image = Err(Unnamed::Limit);
+    found.image = Err(UnnamedReason::Limit);
     found.debug = None;
 }
 
@@ -481,29 +481,31 @@ enum Via {
     OtherRoot,
 }
 
-fn open_seen(seen: &FileSeen) -> Result<Image, Unnamed> {
+fn open_seen(seen: &FileSeen) -> Result<Image, UnnamedReason> {
     if seen.identity == FileIdentity::Vdso {
         return match open::own_vdso() {
             Some(bytes) => Ok(Image::Memory(bytes.into())),
-            None => Err(Unnamed::FileGone),
+            None => Err(UnnamedReason::FileGone),
         };
     }
-    let mut worst = Unnamed::FileGone;
+    let mut worst = UnnamedReason::FileGone;
     let mut take = |opened: Result<File, OpenError>, via: Via| -> Option<Image> {
         let problem = match opened {
             Ok(file) if is_the_one(&file, &seen.identity, via) => match Image::open(file) {
                 Ok(image) => return Some(image),
-                Err(_) => Unnamed::FileUnreadable,
+                Err(_) => UnnamedReason::FileUnreadable,
             },
-            Ok(_) => Unnamed::FileChanged,
-            Err(OpenError::Gone) => Unnamed::FileGone,
-            Err(_) => Unnamed::FileUnreadable,
+            Ok(_) => UnnamedReason::FileChanged,
+            Err(OpenError::Gone) => UnnamedReason::FileGone,
+            Err(_) => UnnamedReason::FileUnreadable,
         };
         // Keep the most specific problem: a changed file, then an unreadable one, then a missing
         // one.
         worst = match (worst, problem) {
-            (Unnamed::FileChanged, _) | (_, Unnamed::FileChanged) => Unnamed::FileChanged,
-            (Unnamed::FileUnreadable, _) => Unnamed::FileUnreadable,
+            (UnnamedReason::FileChanged, _) | (_, UnnamedReason::FileChanged) => {
+                UnnamedReason::FileChanged
+            }
+            (UnnamedReason::FileUnreadable, _) => UnnamedReason::FileUnreadable,
             (_, problem) => problem,
         };
         None

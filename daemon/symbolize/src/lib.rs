@@ -49,7 +49,7 @@ use host::bounds::CacheBounds;
 use host::ids::{FileId, FileOffset};
 use host::time::{MonotonicTime, thread_cpu};
 pub use kernel::KernelSymbols;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef, Unnamed, names};
+use profile::{Dictionary, FrameId, FrameKind, FrameRef, UnnamedReason, names};
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -239,7 +239,7 @@ impl Symbolizer {
         if !self.files.contains_key(&id) {
             let read = match self.has_time() {
                 true => self.read(&found),
-                false => Err(Unnamed::OverBudget),
+                false => Err(UnnamedReason::OverBudget),
             };
             match read {
                 Ok(names) => self.files.insert(id, names),
@@ -301,10 +301,10 @@ impl Symbolizer {
     ///
     /// # Errors
     /// Why it has none now. One that is put off is asked for again with its next samples.
-    fn read(&self, found: &Found) -> Result<FileNames, Unnamed> {
+    fn read(&self, found: &Found) -> Result<FileNames, UnnamedReason> {
         let image = found.image.as_ref().map_err(|reason| *reason)?;
         let budget = self.store.budget_for(image, self.purpose);
-        let budget = budget.ok_or(Unnamed::OverBudget)?;
+        let budget = budget.ok_or(UnnamedReason::OverBudget)?;
         let mut names = FileNames::read(image, found, &self.options, &budget, &self.counters);
         if let (Some(fetched), Some(build_id)) = (&self.fetched, names.build_id())
             && fetched.has(build_id)
@@ -314,7 +314,7 @@ impl Symbolizer {
         }
         if budget.over() == Some(Over::Later) {
             self.store.count_put_off();
-            return Err(Unnamed::OverBudget);
+            return Err(UnnamedReason::OverBudget);
         }
         Ok(names)
     }
@@ -323,7 +323,7 @@ impl Symbolizer {
     fn no_names(
         &self,
         found: &Found,
-        reason: Unnamed,
+        reason: UnnamedReason,
         offsets: &[FileOffset],
         dict: &mut Dictionary,
         out: &mut Named,
@@ -473,9 +473,9 @@ impl Kernel {
             bump(&counters.addresses_unnamed);
             return *self.no_name.get_or_insert_with(|| {
                 let reason = if hidden {
-                    Unnamed::KernelHidden
+                    UnnamedReason::KernelHidden
                 } else {
-                    Unnamed::NotInKallsyms
+                    UnnamedReason::NotInKallsyms
                 };
                 unnamed(dict, FrameKind::Kernel, "[kernel]", reason)
             });
@@ -500,7 +500,12 @@ impl Kernel {
 }
 
 /// The placeholder for code without a symbol: a frame called `[module]`, with the reason.
-pub fn unnamed(dict: &mut Dictionary, kind: FrameKind, module: &str, reason: Unnamed) -> FrameId {
+pub fn unnamed(
+    dict: &mut Dictionary,
+    kind: FrameKind,
+    module: &str,
+    reason: UnnamedReason,
+) -> FrameId {
     unnamed_at(dict, kind, (module, reason), "")
 }
 
@@ -508,7 +513,7 @@ pub fn unnamed(dict: &mut Dictionary, kind: FrameKind, module: &str, reason: Unn
 fn unnamed_at(
     dict: &mut Dictionary,
     kind: FrameKind,
-    (module, reason): (&str, Unnamed),
+    (module, reason): (&str, UnnamedReason),
     place: &str,
 ) -> FrameId {
     let bracketed;

@@ -12,7 +12,7 @@ use super::elf::{Headers, ReadAt};
 use super::unnamed_at;
 use hashbrown::HashMap;
 use host::ids::FileOffset;
-use profile::{Dictionary, FrameId, FrameKind, Place, Unnamed};
+use profile::{Dictionary, FrameId, FrameKind, Place, UnnamedReason};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
@@ -200,7 +200,7 @@ impl Places {
         image: impl FnOnce() -> Option<&'i R>,
         headers: &Headers,
         offset: FileOffset,
-        why: (&str, Unnamed),
+        why: (&str, UnnamedReason),
         dict: &mut Dictionary,
     ) -> Option<FrameId> {
         if let Some(&frame) = self.frames.get(&offset.0) {
@@ -321,7 +321,7 @@ mod tests {
         let mut dict = Dictionary::default();
         let mut frame = |address: u64| {
             let offset = FileOffset(headers.offset_of(address).unwrap());
-            let why = ("sh", Unnamed::NoSymbols);
+            let why = ("sh", UnnamedReason::NoSymbols);
             places
                 .frame(|| Some(&image[..]), &headers, offset, why, &mut dict)
                 .unwrap()
@@ -343,7 +343,7 @@ mod tests {
         let mut places = Places::of(&headers).unwrap();
         let mut dict = Dictionary::default();
         let offset = FileOffset(headers.offset_of(functions[0].0).unwrap());
-        let why = ("[vdso]", Unnamed::NotInSymbols);
+        let why = ("[vdso]", UnnamedReason::NotInSymbols);
         let frame = places.frame(|| None::<&[u8]>, &headers, offset, why, &mut dict);
         assert_eq!(dict.frame(frame.unwrap()).function, "[vdso]");
     }
@@ -358,7 +358,7 @@ mod tests {
         let mut made = 0;
         for at in 0..PLACES_MAX as u64 + 100 {
             let offset = FileOffset(code.offset + at);
-            let why = ("sh", Unnamed::NoSymbols);
+            let why = ("sh", UnnamedReason::NoSymbols);
             made += usize::from(
                 places
                     .frame(|| None::<&[u8]>, &headers, offset, why, &mut dict)
@@ -394,7 +394,7 @@ mod tests {
         for (start, length) in &functions {
             for address in [*start, start + length - 1] {
                 let offset = FileOffset(headers.offset_of(address).unwrap());
-                let why = ("sh", Unnamed::NoSymbols);
+                let why = ("sh", UnnamedReason::NoSymbols);
                 places.frame(|| Some(&counted), &headers, offset, why, &mut dict);
             }
         }

@@ -31,7 +31,7 @@ pub struct Got {
     /// Time that batches cover. Unit: nanoseconds.
     pub covered: BTreeMap<u64, u64>,
     pub dropped: u64,
-    pub moments: Vec<(u64, u64)>,
+    pub timestamps: Vec<(u64, u64)>,
     pub closed: Vec<u64>,
     pub batches: BTreeMap<u64, u32>,
 }
@@ -52,8 +52,8 @@ impl Got {
         counted.0 += batch.counted_ns.0;
         counted.1 += batch.counted_ns.1;
         self.dropped += batch.dropped;
-        let moments = batch.moments.iter();
-        self.moments.extend(moments.map(|it| (id, it.time.0)));
+        let timestamps = batch.timestamps.iter();
+        self.timestamps.extend(timestamps.map(|it| (id, it.time.0)));
         *self.batches.entry(id).or_default() += 1;
         if batch.closes && id != 0 {
             self.closed.push(id);

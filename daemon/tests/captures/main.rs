@@ -174,8 +174,8 @@ fn a_capture_and_the_continuous_profile_get_each_their_own() {
     assert_eq!(rig.got.closed, [5]);
     assert_eq!(rig.got.quality[&0].taken, 20);
     assert_eq!(rig.got.quality[&5].taken, 140);
-    assert_eq!(rig.got.moments.len(), 140);
-    let times: Vec<u64> = rig.got.moments.iter().map(|it| it.1).collect();
+    assert_eq!(rig.got.timestamps.len(), 140);
+    let times: Vec<u64> = rig.got.timestamps.iter().map(|it| it.1).collect();
     assert!(times.is_sorted(), "rings are drained in order of time");
     assert!(rig.driven.sampler.rings_mut().sets().is_empty(), "closed");
     rig.driven.end();

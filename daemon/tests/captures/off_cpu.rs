@@ -129,7 +129,7 @@ fn waits(truth: &Arc<Truth>, disk: std::fs::File) {
 struct Captured {
     profile: Profile,
     waits: WaitCounts,
-    moments: usize,
+    timestamps: usize,
     lost: u64,
     /// Memory of remembered walks: the most while it ran, and after it.
     recalled: [u64; 2],
@@ -217,10 +217,10 @@ fn capture_of(
     let recalled = [most_recalled, recalled()];
     let recorder = RwLock::new(Recorder::new(RecorderOptions::default()));
     let mut symbolizer = symbolizer(&driven.store);
-    let (mut waits, mut moments, mut lost) = (WaitCounts::default(), 0, 0);
+    let (mut waits, mut timestamps, mut lost) = (WaitCounts::default(), 0, 0);
     for batch in &mut captured {
         waits.add(&batch.waits);
-        moments += batch.moments.len();
+        timestamps += batch.timestamps.len();
         lost += batch.quality.lost;
         symbolizer.record(batch, &recorder);
     }
@@ -236,7 +236,7 @@ fn capture_of(
     Some(Captured {
         profile: answer.expect("not cancelled").profile,
         waits,
-        moments,
+        timestamps,
         lost,
         recalled,
     })
@@ -372,8 +372,8 @@ fn waits_of_known_length_come_out_with_their_wakers_needs_root() {
         });
     assert!(whole, "{}", shown());
     let ended = captured.waits.waits - captured.waits.ongoing;
-    assert_eq!(captured.moments as u64, ended, "{}", shown());
-    let times = &captured.profile.moments;
+    assert_eq!(captured.timestamps as u64, ended, "{}", shown());
+    let times = &captured.profile.timestamps;
     assert_eq!((times.list.len() as u64, times.dropped), (ended, 0));
     let sum: u64 = rows.iter().map(|(.., weight)| weight).sum();
     assert_eq!(sum, captured.waits.waits_ns, "{}", shown());

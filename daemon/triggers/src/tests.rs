@@ -60,8 +60,8 @@ fn recorder() -> RwLock<Recorder> {
         quality: profile::Quality::default(),
         rows: &mut Vec::new(),
         accounts: &[],
-        moments: &[],
-        moments_refused: 0,
+        timestamps: &[],
+        timestamps_refused: 0,
         timeless: 0,
     });
     RwLock::new(recorder)

@@ -86,8 +86,8 @@ pub fn write_json(
         columns: map.columns,
         rows: map.rows,
         covered: Covered {
-            start_unix_ns: profile.moments.start_unix_ns,
-            duration_ns: profile.moments.duration_ns,
+            start_unix_ns: profile.timestamps.start_unix_ns,
+            duration_ns: profile.timestamps.duration_ns,
         },
         event: &profile.info.event,
         unit: &profile.info.unit,

@@ -40,12 +40,12 @@ pub(super) struct Timeline {
 
 impl Timeline {
     pub fn of(profile: &Profile) -> Timeline {
-        let (info, moments) = (&profile.info, &profile.moments);
+        let (info, timestamps) = (&profile.info, &profile.timestamps);
         let mut timed: HashMap<SampleKey, Value> = HashMap::new();
-        for moment in &moments.list {
-            *timed.entry(moment.key).or_default() += Value {
+        for timestamp in &timestamps.list {
+            *timed.entry(timestamp.key).or_default() += Value {
                 count: 1,
-                weight: moment.weight,
+                weight: timestamp.weight,
             };
         }
         let rest: Vec<(SampleKey, Value)> = profile
@@ -61,9 +61,9 @@ impl Timeline {
             })
             .filter(|(_, left)| left.count > 0)
             .collect();
-        let start = match moments.is_absent() {
+        let start = match timestamps.is_absent() {
             true => info.start_unix_ns,
-            false => info.start_unix_ns.min(moments.start_unix_ns),
+            false => info.start_unix_ns.min(timestamps.start_unix_ns),
         };
         let behind = |at: i64| u64::try_from(i128::from(at) - i128::from(start)).unwrap_or(0);
         let mut timeline = Timeline {
@@ -72,20 +72,20 @@ impl Timeline {
         };
         // What the recorder had no times of any more is older than what it has; what found no room
         // for its time may be of any.
-        let room = match behind(moments.start_unix_ns) {
-            before if before > 0 && !moments.is_absent() && moments.dropped == 0 => before,
+        let room = match behind(timestamps.start_unix_ns) {
+            before if before > 0 && !timestamps.is_absent() && timestamps.dropped == 0 => before,
             _ => info.duration_ns,
         };
         timeline.spread(&rest, room, time_unit_ns(&info.unit));
-        let first = behind(moments.start_unix_ns);
-        for moment in &moments.list {
+        let first = behind(timestamps.start_unix_ns);
+        for timestamp in &timestamps.list {
             timeline.timed += 1;
             timeline.events.push(Event {
-                at_ns: first.saturating_add(moment.at_ns),
-                key: moment.key,
+                at_ns: first.saturating_add(timestamp.at_ns),
+                key: timestamp.key,
                 value: Value {
                     count: 1,
-                    weight: moment.weight,
+                    weight: timestamp.weight,
                 },
             });
         }
@@ -151,7 +151,7 @@ impl Timeline {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FrameKind, FrameRef, Moment, StackEnd, StackId};
+    use crate::{FrameKind, FrameRef, StackEnd, StackId, Timestamp};
 
     fn profile(stacks: &[(&str, u64)]) -> Profile {
         let mut profile = Profile::default();
@@ -194,9 +194,9 @@ mod tests {
     fn what_has_no_moment_stands_before_those_that_have() {
         let mut profile = profile(&[("a", 3)]);
         let (key, _) = profile.sorted()[0];
-        profile.moments.start_unix_ns = 1_080;
-        profile.moments.duration_ns = 20;
-        profile.moments.list = vec![Moment {
+        profile.timestamps.start_unix_ns = 1_080;
+        profile.timestamps.duration_ns = 20;
+        profile.timestamps.list = vec![Timestamp {
             at_ns: 5,
             key,
             weight: 10,
@@ -229,9 +229,9 @@ mod tests {
                 weight: u64::MAX,
             },
         );
-        profile.moments.start_unix_ns = i64::MAX;
-        profile.moments.duration_ns = u64::MAX;
-        profile.moments.list = vec![Moment {
+        profile.timestamps.start_unix_ns = i64::MAX;
+        profile.timestamps.duration_ns = u64::MAX;
+        profile.timestamps.list = vec![Timestamp {
             at_ns: u64::MAX,
             key,
             weight: u64::MAX,

@@ -5,7 +5,7 @@
     reason = "each test binary uses its own part"
 )]
 
-use profile::{FrameKind, FrameRef, Info, Profile, SampleKey, StackEnd, Unnamed, Value};
+use profile::{FrameKind, FrameRef, Info, Profile, SampleKey, StackEnd, UnnamedReason, Value};
 use proptest::prelude::*;
 use std::collections::BTreeMap;
 
@@ -215,7 +215,7 @@ pub fn unnamed(function: &str) -> FrameRef<'_> {
     FrameRef {
         function,
         module: "app",
-        unnamed: Unnamed::NoSymbols,
+        unnamed: UnnamedReason::NoSymbols,
         ..FrameRef::default()
     }
 }

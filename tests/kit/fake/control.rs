@@ -2,7 +2,7 @@
 
 use super::push::{LIMIT, channel};
 use super::window::{SECOND, dictionary};
-use profile::{Moment, Profile, SampleKey, StackEnd, StackId, Value};
+use profile::{Profile, SampleKey, StackEnd, StackId, Timestamp, Value};
 use proto::Chunks;
 use proto::agent::capture_response::Body;
 use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, CaptureResponse, CaptureState};
@@ -269,7 +269,7 @@ impl AgentStream {
             Does::Stepped(samples) => {
                 let mut profile = self.profile(samples, "nanoseconds");
                 profile.info.start_unix_ns += self.does.clock_ahead_ns();
-                profile.moments.start_unix_ns += self.does.clock_ahead_ns();
+                profile.timestamps.start_unix_ns += self.does.clock_ahead_ns();
                 self.chunks(number, Chunks::new(profile)).await;
                 self.result(number, complete, "").await;
             }
@@ -391,7 +391,7 @@ pub fn profile(samples: u64, unit: &str, end_unix_ns: i64) -> Profile {
         };
         let weight = 10;
         profile.add(key, Value { count: 1, weight });
-        profile.moments.list.push(Moment {
+        profile.timestamps.list.push(Timestamp {
             at_ns: sample,
             key,
             weight,
@@ -401,7 +401,7 @@ pub fn profile(samples: u64, unit: &str, end_unix_ns: i64) -> Profile {
     profile.info.event = "cpu-clock".to_owned();
     profile.info.start_unix_ns = end_unix_ns - SECOND;
     profile.info.duration_ns = SECOND.unsigned_abs();
-    profile.moments.start_unix_ns = profile.info.start_unix_ns;
-    profile.moments.duration_ns = profile.info.duration_ns;
+    profile.timestamps.start_unix_ns = profile.info.start_unix_ns;
+    profile.timestamps.duration_ns = profile.info.duration_ns;
     profile
 }

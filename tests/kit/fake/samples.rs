@@ -2,7 +2,7 @@
 
 use profile::{
     Coverage, FrameFilter, FrameFilterOp, FrameKind, FrameRef, GroupBy, Info, LabelMatcher,
-    MatchOp, Profile, Quality, Query, SampleKey, Selector, StackEnd, StackId, Unnamed, Value,
+    MatchOp, Profile, Quality, Query, SampleKey, Selector, StackEnd, StackId, UnnamedReason, Value,
 };
 use proto::Chunks;
 use proto::wire::ProfileChunk;
@@ -121,9 +121,9 @@ pub fn profile(scale: u64) -> Profile {
             };
             let stripped = function == "[libevil.so]";
             let unnamed = if stripped {
-                Unnamed::NoSymbols
+                UnnamedReason::NoSymbols
             } else {
-                Unnamed::No
+                UnnamedReason::No
             };
             let frame = FrameRef {
                 kind,
@@ -200,11 +200,11 @@ pub fn timed(mut profile: Profile) -> Profile {
     for (key, value) in profile.sorted() {
         for _ in 0..value.count {
             let weight = value.weight / value.count;
-            list.push(profile::Moment { at_ns, key, weight });
+            list.push(profile::Timestamp { at_ns, key, weight });
             at_ns += 7_000_000;
         }
     }
-    profile.moments = profile::Moments {
+    profile.timestamps = profile::Timestamps {
         start_unix_ns: NOW_NS - at_ns as i64,
         duration_ns: at_ns.max(1),
         dropped: 3,

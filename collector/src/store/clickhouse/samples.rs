@@ -12,7 +12,7 @@ use crate::store::{LabelSet, Limits, TimeRange};
 use clickhouse::Row;
 use profile::{
     Dictionary, FrameId, FrameKind, FrameRef, Info, LabelSetId, MIXED_EVENTS, Query, StackEnd,
-    StackId, Unnamed, Value,
+    StackId, UnnamedReason, Value,
 };
 use serde::Deserialize;
 use std::collections::HashMap;
@@ -366,7 +366,7 @@ async fn read_frames(
                 within(*held, limits)?;
                 let id = dict.intern_frame(FrameRef {
                     kind: FrameKind::from_u8(row.kind).unwrap_or_default(),
-                    unnamed: Unnamed::from_u8(row.unnamed).unwrap_or_default(),
+                    unnamed: UnnamedReason::from_u8(row.unnamed).unwrap_or_default(),
                     function: &row.function,
                     system_name: &row.system_name,
                     module: &row.module,

@@ -14,7 +14,7 @@ use crate::store::{Defined, HostKey, LabelSet};
 use hashbrown::{DefaultHashBuilder, HashMap, HashTable};
 use profile::{
     ContentId, Dictionary, Frame, FrameId, FrameKind, FrameRef, LabelSetId, OTHER_FRAME, Remap,
-    StackEnd, StackId, StrId, Unnamed, key,
+    StackEnd, StackId, StrId, UnnamedReason, key,
 };
 use std::hash::BuildHasher;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -710,7 +710,7 @@ fn decode_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Corrupt
     let bytes = input.decode_exact(2)?;
     let named_twice = bytes[0] & HAS_SYSTEM_NAME != 0;
     let kind = FrameKind::from_u8(bytes[0] & !HAS_SYSTEM_NAME);
-    let unnamed = Unnamed::from_u8(bytes[1]);
+    let unnamed = UnnamedReason::from_u8(bytes[1]);
     let text = |input: &mut Reader<'_>| -> Result<StrId, Corrupt> {
         let id = input.decode_u32()?;
         is((id as usize) < strings)?;

@@ -7,7 +7,8 @@ use collector::identity::{FleetAdmin, Invitation};
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
 use collector::time::Clock;
 use profile::{
-    Dictionary, FrameKind, FrameRef, Moment, Profile, Quality, SampleKey, StackEnd, StackId, Value,
+    Dictionary, FrameKind, FrameRef, Profile, Quality, SampleKey, StackEnd, StackId, Timestamp,
+    Value,
 };
 use proto::agent::{Degradation, Pin, Severity};
 use proto::collector as wire;
@@ -195,14 +196,17 @@ fn pinned(own: bool, others: bool) -> Profile {
         let key = SampleKey { labels, stack, end };
         let (at_ns, count, weight) = (1, 1, 10);
         profile.add(key, Value { count, weight });
-        profile.moments.list.push(Moment { at_ns, key, weight });
+        profile
+            .timestamps
+            .list
+            .push(Timestamp { at_ns, key, weight });
     }
     profile.info.event = profile::OFF_CPU.to_owned();
     if others {
         profile.info.waits_cause = "kanarie-cause".to_owned();
     }
-    profile.moments.start_unix_ns = NOW;
-    profile.moments.duration_ns = 10;
+    profile.timestamps.start_unix_ns = NOW;
+    profile.timestamps.duration_ns = 10;
     profile
 }
 

@@ -3,7 +3,9 @@
 use crate::store::draft::{Draft, frame, push, store_all};
 use crate::store::{Engine, Fresh, Place, ample, at, hour, names, query, range, scope, whole_hour};
 use collector::store::{LabelSet, PushOutcome, Scope};
-use profile::{FrameKind, FrameRef, LabelMatcher, MatchOp, Selector, StackEnd, Unnamed, Value};
+use profile::{
+    FrameKind, FrameRef, LabelMatcher, MatchOp, Selector, StackEnd, UnnamedReason, Value,
+};
 
 /// Text that ends literals, patterns, lines and statements elsewhere.
 const HOSTILE: &[&str] = &[
@@ -96,7 +98,7 @@ pub fn functions_are_only_text(_: &dyn Engine, place: Box<dyn Place>) {
     let frames = |text| {
         [FrameKind::Native, FrameKind::Inlined].map(|kind| FrameRef {
             kind,
-            unnamed: Unnamed::Limit,
+            unnamed: UnnamedReason::Limit,
             function: text,
             system_name: "'; --\u{0}\u{1b}[2J",
             module: text,

@@ -214,7 +214,7 @@ function times(profile: Profile, order: Float64Array, timestamps: Timestamps, pi
   }
   const start = timestamps.startUnixNs + BigInt(Math.round(from));
   return [
-    `,\n"moments":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`,
+    `,\n"timestamps":{"start_unix_ns":${start},"duration_ns":${whole(until - from)},"dropped":${whole(dropped)},"after_ns":[`,
     columns[0].join(','),
     '],"sample":[',
     columns[1].join(','),

@@ -84,26 +84,28 @@ export class TimestampsBuilder {
    * @throws ProfileError when they contradict the tables or each other.
    */
   add(chunk: ProfileChunk, known: { labelSets: number; stacks: number }): void {
-    const { momentDeltasNs, momentLabelSets, momentStacks, momentEnds, momentWeights } = chunk;
-    const count = momentStacks.length;
-    if ([momentDeltasNs, momentLabelSets, momentEnds, momentWeights].some((column) => column.length !== count)) {
+    const { timestampDeltasNs, timestampLabelSets, timestampStacks, timestampEnds, timestampWeights } = chunk;
+    const count = timestampStacks.length;
+    if (
+      [timestampDeltasNs, timestampLabelSets, timestampEnds, timestampWeights].some((column) => column.length !== count)
+    ) {
       throw new ProfileError('columns of timestamps differ in length');
     }
     if (count === 0) return;
     if (!this.times) throw new ProfileError('timestamps without their time range');
     for (const column of [this.at, this.weight, this.row]) column.reserve(Math.min(count, this.most - this.at.length));
     for (let index = 0; index < count; index++) {
-      this.last += Number(momentDeltasNs[index]);
+      this.last += Number(timestampDeltasNs[index]);
       if (this.last > COVERED_NS_MAX) throw new ProfileError('a timestamp is too large');
-      const labels = below(momentLabelSets[index], known.labelSets, 'label set');
-      const stack = below(momentStacks[index], known.stacks, 'stack');
+      const labels = below(timestampLabelSets[index], known.labelSets, 'label set');
+      const stack = below(timestampStacks[index], known.stacks, 'stack');
       if (this.at.length === this.most) {
         this.beyond++;
         continue;
       }
       this.at.push(this.last);
-      this.weight.push(Number(momentWeights[index]));
-      this.row.push(this.rowOf(labels, stack, Math.min(momentEnds[index], 255)));
+      this.weight.push(Number(timestampWeights[index]));
+      this.row.push(this.rowOf(labels, stack, Math.min(timestampEnds[index], 255)));
     }
   }
 

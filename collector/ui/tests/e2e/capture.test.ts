@@ -239,9 +239,9 @@ describe.skipIf(!SEEDED)('a capture that ended', () => {
     expect(download.suggestedFilename()).toMatch(/^fleetprof-capture-\d+-part\.json$/);
     const file = JSON.parse(readFileSync(await download.path(), 'utf8')) as {
       total: { count: number };
-      moments: { sample: number[] };
+      timestamps: { sample: number[] };
     };
-    expect(file.moments.sample.length).toBe(file.total.count);
+    expect(file.timestamps.sample.length).toBe(file.total.count);
     await page.getByRole('button', { name: 'Download' }).click();
     const [lines] = await Promise.all([
       page.waitForEvent('download'),

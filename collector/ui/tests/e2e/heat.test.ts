@@ -8,10 +8,10 @@ import { SEEDED, drawn, param, settled, useSite } from './browser';
 const site = useSite();
 const FROM = Math.floor(Date.now() / 60_000) * 60_000 - 20 * 60_000;
 const range = `from=${new Date(FROM).toISOString()}&to=${new Date(FROM + 60_000).toISOString()}`;
-const timed = `${range}&query=${encodeURIComponent('scenario="moments"')}`;
+const timed = `${range}&query=${encodeURIComponent('scenario="timestamps"')}`;
 
 /**
- * Where a time since the start of the moments is, in the window. They start a quarter past a
+ * Where a time since the start of the timestamps is, in the window. They start a quarter past a
  * second.
  */
 async function place(page: Page, ms: number): Promise<{ x: number; y: number }> {
@@ -181,7 +181,7 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     await page.waitForFunction(() => !/pick=/.test(location.hash));
   });
 
-  test('1 million moments: times of cells, drawing and picking, for the record', async () => {
+  test('1 million timestamps: times of cells, drawing and picking, for the record', async () => {
     const page = await site.open(`${range}&query=${encodeURIComponent('scenario="million"')}`, {
       viewport: { width: 1920, height: 1080 },
     });
@@ -225,7 +225,7 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     }, before);
     const at = (part: number) => (draws[Math.min(draws.length - 1, Math.floor(part * draws.length))] ?? NaN).toFixed(1);
     console.log(
-      `1 million moments: cells ${cells} ms; ${draws.length} draws of a drag, median ${at(0.5)} ms, most ${at(1)} ms; graph and table of 58 % of them ${picking.toFixed(0)} ms after the drag`,
+      `1 million timestamps: cells ${cells} ms; ${draws.length} draws of a drag, median ${at(0.5)} ms, most ${at(1)} ms; graph and table of 58 % of them ${picking.toFixed(0)} ms after the drag`,
     );
     expect(draws.length).toBeGreaterThan(0);
     await site.shot(page, 'heat-million');

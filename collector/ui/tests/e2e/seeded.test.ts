@@ -247,7 +247,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
 
   test('can be left out, for tools that do not wait for workers', async () => {
     const page = await site.open('view=collector');
-    await page.goto(`${site.url}/?worker=off#${scenario('moments')}`);
+    await page.goto(`${site.url}/?worker=off#${scenario('timestamps')}`);
     await drawn(page);
     await page.waitForSelector('.heat-box canvas');
     expect(page.workers()).toEqual([]);
@@ -270,7 +270,7 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
   });
 
   test.each([
-    ['profile', scenario('moments')],
+    ['profile', scenario('timestamps')],
     ['comparison', 'view=compare'],
   ])('that ends has the %s loaded again, which then answers as before', async (_, address) => {
     const page = await site.open(address);

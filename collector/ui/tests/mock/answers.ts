@@ -317,7 +317,7 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
     yield* hugeProfile(of, of.scenario);
     return;
   }
-  if (of.scenario === 'moments' || of.scenario === 'million') {
+  if (of.scenario === 'timestamps' || of.scenario === 'million') {
     const million = of.scenario === 'million';
     // Whole seconds, so that a link means the same in any test.
     const startMs = Math.floor(of.from / 1000) * 1000 + 250;

@@ -296,14 +296,14 @@ async function* finished(
     })) {
       const made = create(ProfileChunkSchema, chunk);
       if (scenario === 'broken-end' && made.last) return;
-      if (scenario === 'broken-ids' && made.momentStacks.length) made.momentStacks[0] = 4_000_000_000;
+      if (scenario === 'broken-ids' && made.timestampStacks.length) made.timestampStacks[0] = 4_000_000_000;
       if (scenario === 'no-times')
         Object.assign(made, {
-          momentDeltasNs: [],
-          momentLabelSets: [],
-          momentStacks: [],
-          momentEnds: [],
-          momentWeights: [],
+          timestampDeltasNs: [],
+          timestampLabelSets: [],
+          timestampStacks: [],
+          timestampEnds: [],
+          timestampWeights: [],
         });
       if (scenario === 'no-times' && made.info) made.info.times = undefined;
       run.own.push(made);

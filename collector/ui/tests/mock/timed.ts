@@ -148,11 +148,11 @@ export function* timed(of: Timed): Generator<MessageInitShape<typeof ProfileChun
   for (let from = 0; from < (of.lost ? 0 : rows.length); from += STEP) {
     const part = rows.slice(from, from + STEP);
     yield {
-      momentDeltasNs: part.map((one, at) => BigInt(one.at - (rows[from + at - 1]?.at ?? 0))),
-      momentLabelSets: part.map((one) => one.set),
-      momentStacks: part.map((one) => one.stack),
-      momentEnds: part.map((one) => one.end),
-      momentWeights: part.map(() => weight),
+      timestampDeltasNs: part.map((one, at) => BigInt(one.at - (rows[from + at - 1]?.at ?? 0))),
+      timestampLabelSets: part.map((one) => one.set),
+      timestampStacks: part.map((one) => one.stack),
+      timestampEnds: part.map((one) => one.end),
+      timestampWeights: part.map(() => weight),
     };
   }
   yield create(ProfileChunkSchema, { last: true });

@@ -154,7 +154,7 @@ describe('the worker', () => {
 
   test('shows parts of the time', async () => {
     const { analysis } = linked();
-    const query = 'scenario="moments"';
+    const query = 'scenario="timestamps"';
     const profile = await analysis.load({ ...SELECTION, query }, '', never());
     const whole = assembled(query);
     if (!whole.timestamps) throw new Error('no timestamps');
@@ -170,7 +170,7 @@ describe('the worker', () => {
     const graph = await analysis.graph({ of, options: { ...OPTIONS, measure: 'count' } }, never());
     expect(graph.layout.whole).toBe(sum(part.count));
     const file = await analysis.file({ of, kind: 'json', samples: false }, never());
-    expect(JSON.parse(await file.text()).moments.sample).toHaveLength(sum(part.count));
+    expect(JSON.parse(await file.text()).timestamps.sample).toHaveLength(sum(part.count));
     const { grid } = await analysis.grid(profile.id, never());
     expect(sum(grid.count)).toBe(whole.timestamps.at.length);
   });

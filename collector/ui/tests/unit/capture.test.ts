@@ -439,11 +439,11 @@ describe('files', () => {
       sampleEnds: [5, 0],
       sampleCounts: [3n, 1n],
       sampleWeights: [30n, 10n],
-      momentDeltasNs: [1n, 4n, 5n],
-      momentLabelSets: [1, 0, 1],
-      momentStacks: [2, 1, 2],
-      momentEnds: [5, 0, 5],
-      momentWeights: [10n, 10n, 10n],
+      timestampDeltasNs: [1n, 4n, 5n],
+      timestampLabelSets: [1, 0, 1],
+      timestampStacks: [2, 1, 2],
+      timestampEnds: [5, 0, 5],
+      timestampWeights: [10n, 10n, 10n],
       last: true,
     });
 
@@ -470,7 +470,7 @@ describe('files', () => {
         { count: 3, weight: 30, labels: { host: '</script>\u2028' }, end: 'copy_too_small', frames: [0, 1] },
         { count: 1, weight: 10, labels: {}, end: 'complete', frames: [0] },
       ],
-      moments: {
+      timestamps: {
         start_unix_ns: 5,
         duration_ns: 100,
         dropped: 3,
@@ -486,7 +486,7 @@ describe('files', () => {
     if (!profile.timestamps) throw new Error('no timestamps');
     const part = JSON.parse(
       json(profile, { timestamps: profile.timestamps, pick: { from: 4, until: 10 } }).join(''),
-    ).moments;
+    ).timestamps;
     expect(part).toEqual({ start_unix_ns: 9, duration_ns: 6, dropped: 0, after_ns: [1], sample: [1], weight: [10] });
   });
 

@@ -34,11 +34,11 @@ function chunkOf(timestamps: readonly (readonly [atNs: number, stack: number])[]
     sampleEnds: [0],
     sampleCounts: [1n],
     sampleWeights: [10n],
-    momentDeltasNs: columns,
-    momentLabelSets: timestamps.map(() => 0),
-    momentStacks: timestamps.map(([, stack]) => stack),
-    momentEnds: timestamps.map(() => 0),
-    momentWeights: timestamps.map(() => 10n),
+    timestampDeltasNs: columns,
+    timestampLabelSets: timestamps.map(() => 0),
+    timestampStacks: timestamps.map(([, stack]) => stack),
+    timestampEnds: timestamps.map(() => 0),
+    timestampWeights: timestamps.map(() => 10n),
     last: true,
   });
 }
@@ -66,11 +66,11 @@ describe('timestamps of an answer', () => {
     const whole = chunkOf([[50, 1]]);
     assembler.addChunk({ ...whole, last: false });
     const more = create(ProfileChunkSchema, {
-      momentDeltasNs: [25n],
-      momentLabelSets: [0],
-      momentStacks: [3],
-      momentEnds: [0],
-      momentWeights: [1n],
+      timestampDeltasNs: [25n],
+      timestampLabelSets: [0],
+      timestampStacks: [3],
+      timestampEnds: [0],
+      timestampWeights: [1n],
       last: true,
     });
     assembler.addChunk(more);
@@ -89,10 +89,10 @@ describe('timestamps of an answer', () => {
       const assembler = new Assembler();
       expect(() => assembler.addChunk({ ...chunkOf([[0, 1]]), ...change })).toThrow(ProfileError);
     };
-    refuse({ momentStacks: [4] });
-    refuse({ momentLabelSets: [1] });
-    refuse({ momentEnds: [] });
-    refuse({ momentDeltasNs: [2n ** 64n - 1n] });
+    refuse({ timestampStacks: [4] });
+    refuse({ timestampLabelSets: [1] });
+    refuse({ timestampEnds: [] });
+    refuse({ timestampDeltasNs: [2n ** 64n - 1n] });
     refuse({ info: create(ProfileChunkSchema, { info: { unit: 'x' } }).info });
     refuse({ info: create(ProfileChunkSchema, { info: { times: { durationNs: 2n ** 63n } } }).info });
   });

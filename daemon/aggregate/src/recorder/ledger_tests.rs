@@ -66,8 +66,8 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
         accounts.clear();
     }
     recorder.add(WindowPart {
-        moments: &[],
-        moments_refused: 0,
+        timestamps: &[],
+        timestamps_refused: 0,
         timeless: 0,
         start: MonotonicTime(number * 10 * SECOND),
         end: MonotonicTime((number + 1) * 10 * SECOND),
@@ -223,8 +223,8 @@ fn accounts_are_part_of_the_memory_that_is_bounded() {
             })
             .collect();
         recorder.add(WindowPart {
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
             start: MonotonicTime(number * 10 * SECOND),
             end: MonotonicTime((number + 1) * 10 * SECOND),

@@ -36,7 +36,7 @@ mod tests;
 mod times;
 pub mod varint;
 
-use super::batch::RawMoment;
+use super::batch::RawTimestamp;
 use accounts::Accounts;
 use block::Block;
 use cgroup::usage::UsageStats;
@@ -118,9 +118,9 @@ pub struct WindowPart<'a> {
     pub accounts: &'a [Account],
     /// When the samples were taken; rows are places in `rows` as it was given. Either all samples
     /// are here, among those refused or timeless, or no times are kept of the part.
-    pub moments: &'a [RawMoment],
+    pub timestamps: &'a [RawTimestamp],
     /// Samples whose time did not fit earlier.
-    pub moments_refused: u64,
+    pub timestamps_refused: u64,
     /// Samples that have no moment: what goes on when a capture ends.
     pub timeless: u64,
 }
@@ -352,12 +352,12 @@ impl Recorder {
             mut quality,
             rows,
             accounts,
-            moments,
-            moments_refused,
+            timestamps,
+            timestamps_refused,
             timeless,
         } = part;
         self.outcomes.add(rows, &self.dict);
-        let known = moments.len() as u64 + moments_refused + timeless >= quality.taken;
+        let known = timestamps.len() as u64 + timestamps_refused + timeless >= quality.taken;
         let keeps_times = known && self.options.times_bytes > 0;
         let given: Vec<SampleKey> = match keeps_times {
             true => rows.iter().map(|row| row.0).collect(),
@@ -372,7 +372,7 @@ impl Recorder {
         let end = end.max(start);
         let block = Block::seal(rows, period);
         let times = match keeps_times {
-            true => Times::seal(moments, &given, moments_refused, start, &block),
+            true => Times::seal(timestamps, &given, timestamps_refused, start, &block),
             false => Times::default(),
         };
         self.open.push_back(Part {

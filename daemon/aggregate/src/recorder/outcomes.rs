@@ -2,15 +2,15 @@
 //! symbol.
 
 use super::block::Row;
-use profile::{Dictionary, StackEnd, Unnamed};
+use profile::{Dictionary, StackEnd, UnnamedReason};
 
 /// Number of rows of the longer table.
 const ROWS: usize = {
-    let (ends, unnamed) = (StackEnd::ALL.len(), Unnamed::ALL.len());
+    let (ends, unnamed) = (StackEnd::ALL.len(), UnnamedReason::ALL.len());
     if ends > unnamed { ends } else { unnamed }
 };
 
-/// Counts by place in [`StackEnd::ALL`] and [`Unnamed::ALL`]. Unit: samples.
+/// Counts by place in [`StackEnd::ALL`] and [`UnnamedReason::ALL`]. Unit: samples.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Outcomes {
     ends: [u64; ROWS],
@@ -23,8 +23,8 @@ impl Outcomes {
         for (key, value) in rows {
             let end = StackEnd::ALL.iter().position(|&end| end == key.end);
             let leaf = dict.stacks.node(key.stack).map(|(_, frame)| frame);
-            let reason = leaf.map_or(Unnamed::No, |frame| dict.frames.get(frame).unnamed);
-            let leaf = Unnamed::ALL.iter().position(|&row| row == reason);
+            let reason = leaf.map_or(UnnamedReason::No, |frame| dict.frames.get(frame).unnamed);
+            let leaf = UnnamedReason::ALL.iter().position(|&row| row == reason);
             for (table, at) in [(&mut self.ends, end), (&mut self.leaves, leaf)] {
                 if let Some(count) = at.and_then(|at| table.get_mut(at)) {
                     *count = count.saturating_add(value.count);
@@ -40,8 +40,8 @@ impl Outcomes {
     }
 
     /// Samples with a leaf that has no symbol for this reason.
-    pub fn unnamed(&self, reason: Unnamed) -> u64 {
-        let at = Unnamed::ALL.iter().position(|&row| row == reason);
+    pub fn unnamed(&self, reason: UnnamedReason) -> u64 {
+        let at = UnnamedReason::ALL.iter().position(|&row| row == reason);
         at.and_then(|at| self.leaves.get(at)).copied().unwrap_or(0)
     }
 }

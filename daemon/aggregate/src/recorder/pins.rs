@@ -1,9 +1,9 @@
 //! Reads closed windows one by one, for pins, which keep some of them longer than the recorder.
 
 use super::sink::ClosedWindow;
-use super::times::Moment;
+use super::times::Timestamp;
 use super::{Recorder, Window};
-use crate::batch::RawMoment;
+use crate::batch::RawTimestamp;
 use host::time::MonotonicTime;
 
 /// Position of a reader of closed windows.
@@ -49,13 +49,13 @@ impl Recorder {
 impl ClosedWindow<'_> {
     /// When the samples were taken, oldest first, with places in [`ClosedWindow::rows`], and how
     /// many of these times found no room; none where they are not known.
-    pub fn moments(&self) -> Option<(Vec<RawMoment>, u64)> {
-        let moment = |moment: Moment| RawMoment {
-            row: moment.row,
-            time: moment.time,
-            weight: moment.weight,
+    pub fn timestamps(&self) -> Option<(Vec<RawTimestamp>, u64)> {
+        let timestamp = |timestamp: Timestamp| RawTimestamp {
+            row: timestamp.row,
+            time: timestamp.time,
+            weight: timestamp.weight,
         };
-        let list = || self.times.iter(self.start).map(moment).collect();
+        let list = || self.times.iter(self.start).map(timestamp).collect();
         let known = self.times.are_known();
         known.then(|| (list(), self.times.refused()))
     }

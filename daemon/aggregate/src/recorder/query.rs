@@ -4,7 +4,7 @@ use super::accounting::Accounting;
 use super::{Part, Recorder};
 use host::time::MonotonicTime;
 use profile::{
-    Coverage, Dictionary, Info, Moment, Profile, Quality, Query, QueryRunner, SampleKey, Value,
+    Coverage, Dictionary, Info, Profile, Quality, Query, QueryRunner, SampleKey, Timestamp, Value,
     Withholding,
 };
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -37,7 +37,7 @@ pub struct RecorderAnswer {
     /// Time and windows it was made of.
     pub covered: Covered,
     /// From this time to the end it is known when each sample was taken; `None` when it is not
-    /// known for any, or was not asked for. `profile.moments.start_unix_ns` is the same time, and
+    /// known for any, or was not asked for. `profile.timestamps.start_unix_ns` is the same time, and
     /// is left 0 until [`RecorderAnswer::date`] sets it.
     pub times_from: Option<MonotonicTime>,
 }
@@ -48,7 +48,7 @@ impl RecorderAnswer {
     pub fn date(&mut self, start: MonotonicTime, unix_ns: impl Fn(MonotonicTime) -> i64) {
         self.profile.info.start_unix_ns = unix_ns(start);
         if let Some(from) = self.times_from {
-            self.profile.moments.start_unix_ns = unix_ns(from);
+            self.profile.timestamps.start_unix_ns = unix_ns(from);
         }
     }
 }
@@ -125,29 +125,29 @@ impl Backwards {
         self.end = self.end.max(part.end);
         self.dropped = self.dropped.saturating_add(part.times.refused());
         let keys = part.block.keys();
-        for moment in part.times.iter(part.start) {
-            if let Some(&key) = keys.get(moment.row as usize) {
-                runner.add_moment(
+        for timestamp in part.times.iter(part.start) {
+            if let Some(&key) = keys.get(timestamp.row as usize) {
+                runner.add_timestamp(
                     dict,
-                    Moment {
-                        at_ns: moment.time.0,
+                    Timestamp {
+                        at_ns: timestamp.time.0,
                         key,
-                        weight: moment.weight,
+                        weight: timestamp.weight,
                     },
                 );
             }
         }
     }
 
-    /// Puts the added moments into the answer.
+    /// Puts the added timestamps into the answer.
     fn finish(self, profile: Profile, covered: Covered) -> RecorderAnswer {
         let mut profile = profile;
         if let Some(from) = self.from {
-            let moments = &mut profile.moments;
-            moments.duration_ns = self.end.since(from).as_nanos() as u64;
-            moments.dropped = self.dropped;
-            let list = moments.list.iter_mut();
-            list.for_each(|moment| moment.at_ns = moment.at_ns.saturating_sub(from.0));
+            let timestamps = &mut profile.timestamps;
+            timestamps.duration_ns = self.end.since(from).as_nanos() as u64;
+            timestamps.dropped = self.dropped;
+            let list = timestamps.list.iter_mut();
+            list.for_each(|timestamp| timestamp.at_ns = timestamp.at_ns.saturating_sub(from.0));
         }
         RecorderAnswer {
             profile,

@@ -57,8 +57,8 @@ pub(super) fn row(
 fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut rows: Vec<Row>) {
     let taken = rows.iter().map(|row| row.1.count).sum();
     recorder.add(WindowPart {
-        moments: &[],
-        moments_refused: 0,
+        timestamps: &[],
+        timestamps_refused: 0,
         timeless: 0,
         start: MonotonicTime(start_s * SECOND),
         end: MonotonicTime((start_s + length_s) * SECOND),

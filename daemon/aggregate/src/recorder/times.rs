@@ -8,7 +8,7 @@
 
 use super::block::Block;
 use super::{Part, Recorder, varint};
-use crate::batch::RawMoment;
+use crate::batch::RawTimestamp;
 use host::time::MonotonicTime;
 use profile::SampleKey;
 
@@ -30,17 +30,17 @@ pub(super) struct Times {
 
 /// When a sample of which row was taken, and its weight.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Moment {
+pub(super) struct Timestamp {
     pub time: MonotonicTime,
     pub row: u32,
     pub weight: u64,
 }
 
 impl Times {
-    /// Packs the moments of a part that starts at `start`. Their rows are places in `given`; a row
-    /// that `block` does not have was folded away, and its moments are counted as refused.
+    /// Packs the timestamps of a part that starts at `start`. Their rows are places in `given`; a row
+    /// that `block` does not have was folded away, and its timestamps are counted as refused.
     pub(super) fn seal(
-        moments: &[RawMoment],
+        timestamps: &[RawTimestamp],
         given: &[SampleKey],
         refused: u64,
         start: MonotonicTime,
@@ -48,11 +48,11 @@ impl Times {
     ) -> Times {
         let places = places(given, block);
         let place = |row: u32| places.get(row as usize).copied().flatten();
-        let found = moments.iter().map(|moment| {
-            place(moment.row).map(|row| Moment {
-                time: moment.time,
+        let found = timestamps.iter().map(|timestamp| {
+            place(timestamp.row).map(|row| Timestamp {
+                time: timestamp.time,
                 row,
-                weight: moment.weight,
+                weight: timestamp.weight,
             })
         });
         Times::pack(found, refused, start, block.period())
@@ -75,40 +75,43 @@ impl Times {
         let refused = parts.clone().map(refused).sum();
         let found = parts.flat_map(|part| {
             let places = places(&part.block.keys(), block);
-            part.times.iter(part.start).map(move |moment| {
-                let row = places.get(moment.row as usize).copied().flatten();
-                row.map(|row| Moment { row, ..moment })
+            part.times.iter(part.start).map(move |timestamp| {
+                let row = places.get(timestamp.row as usize).copied().flatten();
+                row.map(|row| Timestamp { row, ..timestamp })
             })
         });
         Times::pack(found, refused, start, block.period())
     }
 
     fn pack(
-        moments: impl Iterator<Item = Option<Moment>>,
+        timestamps: impl Iterator<Item = Option<Timestamp>>,
         refused: u64,
         start: MonotonicTime,
         period: u64,
     ) -> Times {
         let mut refused = refused;
-        let mut list: Vec<Moment> = Vec::new();
-        for moment in moments {
-            match moment {
-                Some(moment) => list.push(moment),
+        let mut list: Vec<Timestamp> = Vec::new();
+        for timestamp in timestamps {
+            match timestamp {
+                Some(timestamp) => list.push(timestamp),
                 None => refused += 1,
             }
         }
         // They come nearly in order: sorted already but for those that came late.
-        list.sort_by_key(|moment| moment.time);
+        list.sort_by_key(|timestamp| timestamp.time);
         let mut bytes = Vec::with_capacity(list.len() * 4);
         let mut at = 0;
-        for moment in &list {
-            let tick = moment.time.0.saturating_sub(start.0) / TICK_NS;
+        for timestamp in &list {
+            let tick = timestamp.time.0.saturating_sub(start.0) / TICK_NS;
             varint::put(&mut bytes, tick - at);
             at = tick;
-            let explicit = moment.weight != period;
-            varint::put(&mut bytes, u64::from(moment.row) << 1 | u64::from(explicit));
+            let explicit = timestamp.weight != period;
+            varint::put(
+                &mut bytes,
+                u64::from(timestamp.row) << 1 | u64::from(explicit),
+            );
             if explicit {
-                varint::put(&mut bytes, moment.weight);
+                varint::put(&mut bytes, timestamp.weight);
             }
         }
         Times {
@@ -120,8 +123,8 @@ impl Times {
         }
     }
 
-    /// The moments in order of time, of a part that starts at `start`.
-    pub(super) fn iter(&self, start: MonotonicTime) -> impl Iterator<Item = Moment> + '_ {
+    /// The timestamps in order of time, of a part that starts at `start`.
+    pub(super) fn iter(&self, start: MonotonicTime) -> impl Iterator<Item = Timestamp> + '_ {
         let mut rest = &*self.bytes;
         let mut tick = 0u64;
         std::iter::from_fn(move || {
@@ -131,7 +134,7 @@ impl Times {
                 0 => self.period,
                 _ => varint::take(&mut rest)?,
             };
-            Some(Moment {
+            Some(Timestamp {
                 time: MonotonicTime(start.0.saturating_add(tick.saturating_mul(TICK_NS))),
                 row: (head >> 1) as u32,
                 weight,
@@ -219,9 +222,9 @@ mod tests {
     /// Adds samples of ten seconds: when, and of which function.
     fn add(recorder: &mut Recorder, start_s: u64, closes: bool, samples: &[(u64, &str)]) {
         let mut rows = Vec::new();
-        let mut moments = Vec::new();
+        let mut timestamps = Vec::new();
         for &(at, function) in samples {
-            moments.push(RawMoment {
+            timestamps.push(RawTimestamp {
                 row: rows.len() as u32,
                 time: MonotonicTime(start_s * SECOND + at),
                 weight: PERIOD,
@@ -239,14 +242,14 @@ mod tests {
             },
             rows: &mut rows,
             accounts: &[],
-            moments: &moments,
-            moments_refused: 0,
+            timestamps: &timestamps,
+            timestamps_refused: 0,
             timeless: 0,
         });
     }
 
     fn leaf(profile: &Profile, at: usize) -> String {
-        let key = profile.moments.list[at].key;
+        let key = profile.timestamps.list[at].key;
         let (_, frame) = profile.dict.stacks.node(key.stack).unwrap();
         profile.dict.frame(frame).function.to_owned()
     }
@@ -256,7 +259,7 @@ mod tests {
     fn shown(recorder: Recorder) -> (Option<u64>, Vec<(u64, String)>) {
         let recorder = RwLock::new(recorder);
         let answer = ask(&recorder, &Query::default());
-        let list = &answer.profile.moments.list;
+        let list = &answer.profile.timestamps.list;
         let times =
             (0..list.len()).map(|at| (list[at].at_ns / 1_000_000, leaf(&answer.profile, at)));
         (
@@ -316,8 +319,8 @@ mod tests {
         recorder.cut_all(1);
         let recorder = RwLock::new(recorder);
         let answer = ask(&recorder, &Query::default());
-        let moments = &answer.profile.moments;
-        assert_eq!((moments.list.len(), moments.dropped), (2, 1));
+        let timestamps = &answer.profile.timestamps;
+        assert_eq!((timestamps.list.len(), timestamps.dropped), (2, 1));
     }
 
     #[test]
@@ -358,8 +361,8 @@ mod tests {
             },
             rows: &mut rows,
             accounts: &[],
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
         });
         add(&mut recorder, 30, true, &[(MS, "b")]);
@@ -374,7 +377,7 @@ mod tests {
         let query = Query::new(none, Vec::new(), GroupBy::All).unwrap();
         let recorder = RwLock::new(recorder);
         let answer = ask(&recorder, &query);
-        assert!(answer.profile.moments.list.is_empty());
+        assert!(answer.profile.timestamps.list.is_empty());
         assert_eq!(answer.times_from, Some(MonotonicTime(10 * SECOND)));
     }
 
@@ -395,11 +398,11 @@ mod tests {
     proptest! {
         #[test]
         fn reads_what_was_packed(
-            moments in prop::collection::vec((0u64..1 << 40, 0u32..5, any::<u64>()), 0..100)
+            timestamps in prop::collection::vec((0u64..1 << 40, 0u32..5, any::<u64>()), 0..100)
         ) {
-            let given: Vec<Moment> = moments
+            let given: Vec<Timestamp> = timestamps
                 .iter()
-                .map(|&(at, row, weight)| Moment {
+                .map(|&(at, row, weight)| Timestamp {
                     time: MonotonicTime(at / TICK_NS * TICK_NS),
                     row,
                     weight,
@@ -407,7 +410,7 @@ mod tests {
                 .collect();
             let times = Times::pack(given.iter().copied().map(Some), 3, MonotonicTime(0), PERIOD);
             let mut expected = given;
-            expected.sort_by_key(|moment| moment.time);
+            expected.sort_by_key(|timestamp| timestamp.time);
             prop_assert_eq!(times.iter(MonotonicTime(0)).collect::<Vec<_>>(), expected);
             prop_assert_eq!((times.refused(), times.are_known()), (3, true));
         }

@@ -4,7 +4,7 @@ use super::*;
 use crate::backend::{CaptureBackend, Followed, OverloadPolicy, PastQuery, Slowed, Started};
 use crate::target::{Presence, Scope, Sight, resolve};
 use agent_config as config;
-use aggregate::batch::RawMoment;
+use aggregate::batch::RawTimestamp;
 use aggregate::recorder::WindowPart;
 use aggregate::recorders::Recorders;
 use cgroup::containers::Containers;
@@ -160,7 +160,7 @@ impl Rig {
         let taken = self.fake.recorders.get(CaptureId(id)).unwrap();
         let mut recorder = taken.recorder.write().unwrap();
         let mut rows = Vec::new();
-        let mut moments = Vec::new();
+        let mut timestamps = Vec::new();
         for (number, comm) in comms.iter().enumerate() {
             let dict = recorder.dict_mut();
             let frame = dict.intern_frame(FrameRef {
@@ -176,7 +176,7 @@ impl Rig {
                 count: 1,
                 weight: PERIOD,
             };
-            moments.push(RawMoment {
+            timestamps.push(RawTimestamp {
                 row: rows.len() as u32,
                 time: MonotonicTime((start_ms + number as u64) * 1_000_000),
                 weight: PERIOD,
@@ -194,8 +194,8 @@ impl Rig {
             },
             rows: &mut rows,
             accounts: &[],
-            moments: &moments,
-            moments_refused: 0,
+            timestamps: &timestamps,
+            timestamps_refused: 0,
             timeless: 0,
         });
     }
@@ -264,9 +264,9 @@ fn a_capture_is_accepted_goes_on_and_ends_with_what_was_sampled() {
     let profile = told.profile.unwrap();
     assert_eq!(profile.total().count, 3);
     assert_eq!(profile.info.start_unix_ns, 5_000_000_000);
-    let times: Vec<u64> = profile.moments.list.iter().map(|at| at.at_ns).collect();
+    let times: Vec<u64> = profile.timestamps.list.iter().map(|at| at.at_ns).collect();
     assert_eq!(times, [0, 1_000_000, 2_000_000]);
-    assert_eq!(profile.moments.start_unix_ns, 5_000_000_000);
+    assert_eq!(profile.timestamps.start_unix_ns, 5_000_000_000);
     let result = told.result.unwrap();
     assert_eq!(result.state(), CaptureState::Complete);
     assert!(result.notices.is_empty(), "{:?}", result.notices);
@@ -292,7 +292,10 @@ fn only_what_is_selected_counts() {
     let progress = told.result.unwrap().progress.unwrap();
     assert_eq!((progress.samples, progress.samples_all), (1, 3));
     let profile = told.profile.unwrap();
-    assert_eq!((profile.total().count, profile.moments.list.len()), (1, 1));
+    assert_eq!(
+        (profile.total().count, profile.timestamps.list.len()),
+        (1, 1)
+    );
 }
 
 #[test]

@@ -132,8 +132,8 @@ impl Run {
         let start = MonotonicTime(self.at);
         self.at += S;
         self.recorder.add(WindowPart {
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
             start,
             end: MonotonicTime(self.at),

@@ -142,7 +142,7 @@ fn a_pin_is_uploaded_once_it_has_closed_with_all_that_it_has() {
         (id, "t", "because")
     );
     assert_eq!(got.minutes.total().count, 1 + 2 + 3);
-    assert_eq!(got.minutes.moments.list.len(), 6, "with their times");
+    assert_eq!(got.minutes.timestamps.list.len(), 6, "with their times");
     assert_ne!(got.minutes.info.coverage, profile::Coverage::default());
     let dict = &got.minutes.dict;
     let mut keys = got.minutes.samples.keys();

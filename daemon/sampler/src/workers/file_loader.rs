@@ -13,7 +13,7 @@ use host::heartbeat::Heartbeat;
 use host::ids::FileId;
 use host::time::MonotonicTime;
 use perf::rings::sets::RingSet;
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -281,7 +281,7 @@ impl Modules {
                 module.map(|module| module.map(Box::new))
             }
             // Asked for before it was seen. It is asked for again.
-            Err(Unnamed::Limit) => return,
+            Err(UnnamedReason::Limit) => return,
             Err(_) => Ok(None),
         };
         let loaded = UnwindUpdate::Module(Loaded { file, module });

@@ -5,7 +5,7 @@ use crate::agent::coverage::Cause;
 use aggregate::recorder::{Covered, Outcomes, RecorderStats, read};
 use cgroup::usage::UsageStats;
 use metrics::{Family, gather};
-use profile::{Ledger, Quality, StackEnd, Unnamed};
+use profile::{Ledger, Quality, StackEnd, UnnamedReason};
 
 /// Reads them.
 pub(super) fn families(agent: &Agent) -> Vec<Family> {
@@ -89,7 +89,7 @@ metrics::rows! { OUTCOMES: Outcomes;
         StackEnd::ALL.iter().map(|&end| (end.word(), outcomes.ended(end)));
     /// Samples whose leaf frame has no symbol, by reason; agent-ctl doctor explains each value.
     Counter fleetprof_unnamed_leaves_total{reason} = |outcomes| {
-        let reasons = Unnamed::ALL.iter().filter(|&&reason| reason != Unnamed::No);
+        let reasons = UnnamedReason::ALL.iter().filter(|&&reason| reason != UnnamedReason::No);
         reasons.map(|&reason| (reason.word(), outcomes.unnamed(reason)))
     };
 }

@@ -184,8 +184,8 @@ impl FakeHost {
         }
         let taken = samples.iter().map(|sample| sample.2).sum();
         recorder.add(WindowPart {
-            moments: &[],
-            moments_refused: 0,
+            timestamps: &[],
+            timestamps_refused: 0,
             timeless: 0,
             start,
             end: MonotonicTime(start.0 + SECOND),

@@ -40,8 +40,8 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
         quality: Quality::default(),
         rows: &mut Vec::new(),
         accounts: &[],
-        moments: &[],
-        moments_refused: 0,
+        timestamps: &[],
+        timestamps_refused: 0,
         timeless: 0,
     });
     drop(recorder);

@@ -140,7 +140,7 @@ impl Rig {
             let file = frame.file.rsplit('/').next().unwrap_or_default();
             text.push_str(&format!(" {file}:{}", frame.line));
         }
-        if frame.unnamed != Unnamed::No {
+        if frame.unnamed != UnnamedReason::No {
             text.push_str(&format!(" ({})", frame.unnamed.word()));
         }
         text

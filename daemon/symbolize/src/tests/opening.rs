@@ -224,7 +224,10 @@ fn open_files_stay_under_their_limit() {
         assert!(store.open_files() <= 8);
     }
     assert!(store.get(FileId(49)).image.is_ok());
-    assert!(matches!(store.get(FileId(0)).image, Err(Unnamed::Limit)));
+    assert!(matches!(
+        store.get(FileId(0)).image,
+        Err(UnnamedReason::Limit)
+    ));
     assert_eq!(
         &*store.get(FileId(0)).path,
         text(&dir.path().join("file0")).as_bytes()
@@ -259,7 +262,10 @@ fn a_file_without_samples_for_a_while_is_closed_and_its_file_system_free() {
     store.close_unused(std::iter::empty(), at(5));
     assert_eq!(store.open_files(), 1);
     assert!(store.get(FileId(0)).image.is_ok());
-    assert!(matches!(store.get(FileId(1)).image, Err(Unnamed::Limit)));
+    assert!(matches!(
+        store.get(FileId(1)).image,
+        Err(UnnamedReason::Limit)
+    ));
     store.close_unused(std::iter::empty(), at(8));
     assert_eq!(store.open_files(), 0);
     // Sampled again, it is opened again.
@@ -311,7 +317,7 @@ fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
         rig.store
             .see_in_time(file, &helpers, Duration::from_millis(20));
         let image = rig.store.get(FileId(id)).image;
-        assert_eq!(image.map(|_| ()), Err(Unnamed::FileUnreadable));
+        assert_eq!(image.map(|_| ()), Err(UnnamedReason::FileUnreadable));
     }
     assert_eq!(helpers.late(), REMOTE_LATE_MAX, "the others were not tried");
     let local = seen(&path, identity, std::process::id());

@@ -16,7 +16,7 @@ use hashbrown::{HashMap, HashSet};
 use host::ids::{Avma, Comm, FileId, FileOffset, Pid, ProcessId, Tid};
 use host::time::MonotonicTime;
 use perf::record::{MapFile, Mmap};
-use profile::Unnamed;
+use profile::UnnamedReason;
 use scan::{Scan, ScannedMapping, ScannedProcess};
 use space::{AddressSpace, Backing, Mapping, SpaceBytes};
 use std::collections::VecDeque;
@@ -590,7 +590,7 @@ impl ProcessTable {
             return self.backing_file(FileIdentity::Vdso, path, false);
         }
         if path == b"[vsyscall]" || path == b"[uprobes]" {
-            return Backing::Nothing(Unnamed::NoMapping);
+            return Backing::Nothing(UnnamedReason::NoMapping);
         }
         let in_memory = [&b"/memfd:"[..], b"/dev/shm/"];
         let is_program = private && in_memory.iter().any(|place| path.starts_with(place));
@@ -615,7 +615,7 @@ impl ProcessTable {
 
     fn backing_file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Backing {
         self.file(identity, path, many)
-            .map_or(Backing::Nothing(Unnamed::Limit), Backing::File)
+            .map_or(Backing::Nothing(UnnamedReason::Limit), Backing::File)
     }
 
     /// The id of a file; `None` when the table is full of files that are all in use, for a process

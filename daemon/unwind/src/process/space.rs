@@ -1,7 +1,7 @@
 //! The executable mappings of one process, according to the record stream.
 
 use host::ids::{Avma, FileId, FileOffset};
-use profile::Unnamed;
+use profile::UnnamedReason;
 use std::cell::Cell;
 use std::rc::Rc;
 
@@ -22,7 +22,7 @@ pub enum Backing {
     /// Anonymous or shared executable memory: generated code.
     Jit,
     /// Nothing that can be named.
-    Nothing(Unnamed),
+    Nothing(UnnamedReason),
 }
 
 impl Backing {
@@ -131,7 +131,7 @@ impl AddressSpace {
             start: 0,
             end: USER_END,
             file_offset: 0,
-            backing: Backing::Nothing(Unnamed::Limit),
+            backing: Backing::Nothing(UnnamedReason::Limit),
         });
         space
     }
@@ -154,7 +154,7 @@ impl AddressSpace {
                 .file()
                 .is_some_and(|file| file >= first_given_up)
             {
-                mapping.backing = Backing::Nothing(Unnamed::Limit);
+                mapping.backing = Backing::Nothing(UnnamedReason::Limit);
                 given_up += 1;
             }
         }

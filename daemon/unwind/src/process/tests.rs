@@ -352,7 +352,7 @@ fn a_full_table_of_files_in_use_refuses_new_ones_and_counts_them() {
     map_files(&mut table, 10, next, 3);
     assert_eq!(
         backing(&table, 10, 0x10_0800),
-        Some(Backing::Nothing(Unnamed::Limit))
+        Some(Backing::Nothing(UnnamedReason::Limit))
     );
     let counts = table.counts();
     assert_eq!((counts.files_refused, counts.files_forgotten), (3, 0));
@@ -404,7 +404,7 @@ fn who_maps_most_files_gives_way_to_who_maps_few() {
     ));
     assert_eq!(
         backing(&table, 1000, 0x10_0800 + 4095 * 0x1000),
-        Some(Backing::Nothing(Unnamed::Limit))
+        Some(Backing::Nothing(UnnamedReason::Limit))
     );
     assert_eq!(table.counts().spaces_forgotten, 0);
 }

@@ -13,7 +13,7 @@ use host::frame::RawFrame;
 use host::ids::Avma;
 use perf::record::{CpuMode, Sample};
 use perf_event_open_sys::bindings as sys;
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Context {
@@ -85,7 +85,7 @@ pub fn walk(
     }
     if depth == 0 {
         out.user_at = 0;
-        out.frames.push(RawFrame::Unknown(Unnamed::NoMapping));
+        out.frames.push(RawFrame::Unknown(UnnamedReason::NoMapping));
     }
     // The kernel adds at least one user address where there is user memory. A task that is ending
     // has given its own back, and all that is left of it is in the kernel.
@@ -108,7 +108,8 @@ pub fn walk(
 /// leaf is added all the same: the CPU was there.
 fn user_frame(address: Avma, process: Option<&Process>, leaf: bool, out: &mut StackBuffer) -> bool {
     let Some(process) = process else {
-        out.frames.push(RawFrame::Unknown(Unnamed::ProcessUnknown));
+        out.frames
+            .push(RawFrame::Unknown(UnnamedReason::ProcessUnknown));
         return false;
     };
     let Some(mapping) = process.space().find(address) else {
@@ -128,9 +129,9 @@ fn user_frame(address: Avma, process: Option<&Process>, leaf: bool, out: &mut St
 /// The frame for a leaf outside of every mapping: the CPU was there all the same.
 pub(super) fn unmapped_leaf(process: &Process) -> RawFrame {
     RawFrame::Unknown(if process.space().is_empty() {
-        Unnamed::ProcessUnknown
+        UnnamedReason::ProcessUnknown
     } else {
-        Unnamed::NoMapping
+        UnnamedReason::NoMapping
     })
 }
 
@@ -236,7 +237,7 @@ mod tests {
         check(
             &[USER, 0x9000],
             127,
-            &[RawFrame::Unknown(Unnamed::NoMapping)],
+            &[RawFrame::Unknown(UnnamedReason::NoMapping)],
             StackEnd::Unmapped,
         );
     }
@@ -265,7 +266,7 @@ mod tests {
         check(
             &[],
             127,
-            &[RawFrame::Unknown(Unnamed::NoMapping)],
+            &[RawFrame::Unknown(UnnamedReason::NoMapping)],
             StackEnd::NoUserStack,
         );
     }

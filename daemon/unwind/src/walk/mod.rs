@@ -43,7 +43,7 @@ use known_callers::{KnownCallers, WantedFrame};
 use look::StackReadAnswer;
 use modules::Loaded;
 use perf::record::{CpuMode, Sample, UserState};
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use recall::Recall;
 use std::sync::Arc;
 
@@ -518,7 +518,7 @@ fn go_on_elsewhere(
     match engine.switch.behind {
         _ if rest.is_empty() => return StackEnd::OtherStack,
         Behind::Caller => {}
-        Behind::CallersCaller => walked.push(RawFrame::Unknown(Unnamed::OtherStack)),
+        Behind::CallersCaller => walked.push(RawFrame::Unknown(UnnamedReason::OtherStack)),
         Behind::Unknown | Behind::Nobody => return StackEnd::OtherStack,
     }
     engine.counts.chains_used += 1;

@@ -15,7 +15,7 @@ use host::frame::RawFrame;
 use host::ids::{Avma, Pid, Tid};
 use host::time::MonotonicTime;
 use perf::record::{MapFile, Mmap, UserState};
-use profile::{StackEnd, Unnamed};
+use profile::{StackEnd, UnnamedReason};
 use std::cell::Cell;
 use symbolize::budget::FileBudget;
 
@@ -262,7 +262,7 @@ fn the_chain_goes_on_where_the_frame_pointer_of_the_switch_led_it() {
 #[test]
 fn who_called_a_function_that_changed_stacks_is_said_to_be_missing_where_it_is() {
     let frame = |at| RawFrame::Kernel(at);
-    let missing = RawFrame::Unknown(Unnamed::OtherStack);
+    let missing = RawFrame::Unknown(UnnamedReason::OtherStack);
     let (own, rest) = ([frame(1)], [frame(8), frame(9)]);
     let go_on = |behind, rest: &[RawFrame]| {
         let mut engine = Engine::new(0);

@@ -70,9 +70,9 @@ fn own(
     all.push(("Profile", "weight", weight));
     match map {
         Ok(map) => {
-            let moments = &profile.moments;
-            all.push(("Times", "from", second(moments.start_unix_ns)));
-            all.push(("Times", "length", length(moments.duration_ns)));
+            let timestamps = &profile.timestamps;
+            all.push(("Times", "from", second(timestamps.start_unix_ns)));
+            all.push(("Times", "length", length(timestamps.duration_ns)));
             all.push(("Times", "samples", grouped(map.total.count)));
             all.push(("Times", "not kept", grouped(map.dropped)));
         }

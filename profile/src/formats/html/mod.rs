@@ -162,7 +162,7 @@ pub fn write_bundle(
     options: &Options,
     out: &mut impl Write,
 ) -> Result<(), FormatError> {
-    let map = HeatMap::new(&profile.moments, options.grid);
+    let map = HeatMap::new(&profile.timestamps, options.grid);
     let Built { tree, added } = build(profile, options);
     let folded = fold(
         &tree,
@@ -338,10 +338,10 @@ fn build(profile: &Profile, options: &Options) -> Built {
     for (key, value) in profile.sorted() {
         known.insert(key, add(key, value));
     }
-    let moments = profile.moments.list.iter();
-    let added = moments
-        .map(|moment| {
-            let key = moment.key;
+    let timestamps = profile.timestamps.list.iter();
+    let added = timestamps
+        .map(|timestamp| {
+            let key = timestamp.key;
             // A moment without its sample adds nothing to the total.
             *known
                 .entry(key)

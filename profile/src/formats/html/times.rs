@@ -49,15 +49,15 @@ impl Times {
         };
         let mut open: BTreeMap<u32, Value> = BTreeMap::new();
         let (mut cell, mut before) = (0, 0);
-        for (moment, &added) in profile.moments.list.iter().zip(added) {
-            let next = number(map.cell_at(moment.at_ns));
+        for (timestamp, &added) in profile.timestamps.list.iter().zip(added) {
+            let next = number(map.cell_at(timestamp.at_ns));
             if next != cell {
                 times.close(&mut open, cell, &mut before);
                 cell = next;
             }
             *open.entry(tree.place(added)).or_default() += Value {
                 count: 1,
-                weight: moment.weight,
+                weight: timestamp.weight,
             };
         }
         times.close(&mut open, cell, &mut before);

@@ -33,7 +33,7 @@
 //!       "end": "complete",                        how the stack ended at its root
 //!       "frames": [0, 3, 5] }                     indices in "frames", root first
 //!   ],
-//!   "moments": {                                  when samples were taken; absent when not kept
+//!   "timestamps": {                                  when samples were taken; absent when not kept
 //!     "start_unix_ns": 0, "duration_ns": 0,       time covered, perhaps less than the profile's
 //!     "dropped": 0,                               samples in that time that lost their moment
 //!     "after_ns": [5, 7],                         since the previous moment, first since start
@@ -54,7 +54,7 @@ pub use read::{JsonError, STACK_FRAMES_MAX, read};
 use super::FormatError;
 use crate::coverage::Coverage;
 use crate::frame::{FrameId, FrameRef};
-use crate::outcome::Unnamed;
+use crate::outcome::UnnamedReason;
 use crate::profile::Profile;
 use crate::sample::{Quality, SampleKey, Value, Waits};
 use crate::text::is_hostile;
@@ -117,7 +117,7 @@ struct SampleJson<'a> {
 
 /// Moments as columns.
 #[derive(Serialize, Deserialize, Default)]
-struct MomentsJson {
+struct TimestampsJson {
     start_unix_ns: i64,
     duration_ns: u64,
     dropped: u64,
@@ -126,33 +126,35 @@ struct MomentsJson {
     weight: Vec<u64>,
 }
 
-impl MomentsJson {
-    /// The moments of the profile; `places` has the index of each sample. A moment without a sample
+impl TimestampsJson {
+    /// The timestamps of the profile; `places` has the index of each sample. A moment without a sample
     /// in the profile counts as dropped.
-    fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> MomentsJson {
-        let moments = &profile.moments;
-        let mut columns = MomentsJson {
-            start_unix_ns: moments.start_unix_ns,
-            duration_ns: moments.duration_ns,
-            dropped: moments.dropped,
-            ..MomentsJson::default()
+    fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> TimestampsJson {
+        let timestamps = &profile.timestamps;
+        let mut columns = TimestampsJson {
+            start_unix_ns: timestamps.start_unix_ns,
+            duration_ns: timestamps.duration_ns,
+            dropped: timestamps.dropped,
+            ..TimestampsJson::default()
         };
         let mut before = 0;
-        for moment in &moments.list {
-            let Some(&place) = places.get(&moment.key) else {
+        for timestamp in &timestamps.list {
+            let Some(&place) = places.get(&timestamp.key) else {
                 columns.dropped = columns.dropped.saturating_add(1);
                 continue;
             };
-            columns.after_ns.push(moment.at_ns.saturating_sub(before));
+            columns
+                .after_ns
+                .push(timestamp.at_ns.saturating_sub(before));
             columns.sample.push(place);
-            columns.weight.push(moment.weight);
-            before = moment.at_ns.max(before);
+            columns.weight.push(timestamp.weight);
+            before = timestamp.at_ns.max(before);
         }
         columns
     }
 }
 
-/// Writes the profile, with its moments where it has some.
+/// Writes the profile, with its timestamps where it has some.
 ///
 /// # Errors
 /// When `out` fails.
@@ -212,11 +214,11 @@ pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError>
     write_lines(out, &frames)?;
     out.write_all(b",\n\"samples\":")?;
     write_lines(out, samples.iter().map(|(sample, _)| sample))?;
-    if !profile.moments.is_absent() {
+    if !profile.timestamps.is_absent() {
         let places = samples.iter().enumerate();
         let places = places.map(|(place, &(_, key))| (key, place)).collect();
-        out.write_all(b",\n\"moments\":")?;
-        write_safe(out, &MomentsJson::of(profile, &places))?;
+        out.write_all(b",\n\"timestamps\":")?;
+        write_safe(out, &TimestampsJson::of(profile, &places))?;
     }
     out.write_all(b"}\n")?;
     Ok(())
@@ -250,7 +252,7 @@ fn describe(frame: FrameRef<'_>) -> FrameJson<'_> {
         module: frame.module,
         file: frame.file,
         line: (frame.line != 0).then_some(frame.line),
-        unnamed: (frame.unnamed != Unnamed::No).then(|| frame.unnamed.word()),
+        unnamed: (frame.unnamed != UnnamedReason::No).then(|| frame.unnamed.word()),
     }
 }
 

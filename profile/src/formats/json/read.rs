@@ -1,10 +1,10 @@
 //! Reads the JSON that this crate writes, schema `fleetprof.profile/1`, for later comparison and
 //! drawing. The text is checked as untrusted: indices, words, depth, times.
 
-use super::{MomentsJson, SCHEMA};
+use super::{SCHEMA, TimestampsJson};
 use crate::{
-    Coverage, FrameId, FrameKind, FrameRef, Info, Moment, Moments, Profile, Quality, SampleKey,
-    StackEnd, StackId, Unnamed, Value, Waits,
+    Coverage, FrameId, FrameKind, FrameRef, Info, Profile, Quality, SampleKey, StackEnd, StackId,
+    Timestamp, Timestamps, UnnamedReason, Value, Waits,
 };
 use serde::Deserialize;
 use std::collections::BTreeMap;
@@ -35,10 +35,10 @@ pub enum JsonError {
     /// A stack has more frames than are taken.
     #[error("failed to read JSON: a stack is deeper than {STACK_FRAMES_MAX} frames")]
     TooDeep,
-    /// Columns of moments differ in length, name samples that are not there, or go beyond the time
+    /// Columns of timestamps differ in length, name samples that are not there, or go beyond the time
     /// covered.
     #[error("failed to read JSON: moment `{0}` has no sample, or is outside the covered time")]
-    Moment(usize),
+    Timestamp(usize),
 }
 
 #[derive(Deserialize)]
@@ -55,7 +55,7 @@ struct File {
     waits_cause: String,
     frames: Vec<FileFrame>,
     samples: Vec<FileSample>,
-    moments: Option<MomentsJson>,
+    timestamps: Option<TimestampsJson>,
 }
 
 #[derive(Deserialize)]
@@ -127,8 +127,13 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
     for frame in &file.frames {
         let kind = word("frame kinds", &FrameKind::ALL, FrameKind::word, &frame.kind)?;
         let unnamed = match &frame.unnamed {
-            Some(reason) => word("unnamed reasons", Unnamed::ALL, Unnamed::word, reason)?,
-            None => Unnamed::No,
+            Some(reason) => word(
+                "unnamed reasons",
+                UnnamedReason::ALL,
+                UnnamedReason::word,
+                reason,
+            )?,
+            None => UnnamedReason::No,
         };
         let function = match frame.function.as_str() {
             "" => "[unknown]",
@@ -168,30 +173,32 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
         keys.push(key);
         profile.add(key, value);
     }
-    if let Some(columns) = file.moments {
-        profile.moments = moments(&columns, &keys)?;
+    if let Some(columns) = file.timestamps {
+        profile.timestamps = timestamps(&columns, &keys)?;
     }
     Ok(profile)
 }
 
-/// The moments in columns; their samples have these keys.
-fn moments(columns: &MomentsJson, keys: &[SampleKey]) -> Result<Moments, JsonError> {
+/// The timestamps in columns; their samples have these keys.
+fn timestamps(columns: &TimestampsJson, keys: &[SampleKey]) -> Result<Timestamps, JsonError> {
     let count = columns.after_ns.len();
     if columns.sample.len() != count || columns.weight.len() != count {
-        return Err(JsonError::Moment(columns.sample.len().min(count)));
+        return Err(JsonError::Timestamp(columns.sample.len().min(count)));
     }
     let mut list = Vec::with_capacity(count);
     let mut at_ns = 0u64;
     for (place, &after) in columns.after_ns.iter().enumerate() {
-        at_ns = at_ns.checked_add(after).ok_or(JsonError::Moment(place))?;
+        at_ns = at_ns
+            .checked_add(after)
+            .ok_or(JsonError::Timestamp(place))?;
         let key = keys.get(columns.sample[place]);
         let (Some(&key), true) = (key, at_ns <= columns.duration_ns) else {
-            return Err(JsonError::Moment(place));
+            return Err(JsonError::Timestamp(place));
         };
         let weight = columns.weight[place];
-        list.push(Moment { at_ns, key, weight });
+        list.push(Timestamp { at_ns, key, weight });
     }
-    Ok(Moments {
+    Ok(Timestamps {
         start_unix_ns: columns.start_unix_ns,
         duration_ns: columns.duration_ns,
         dropped: columns.dropped,
@@ -235,7 +242,7 @@ mod tests {
         let labels = profile.dict.intern_labels([("comm", "a\x1b\"b")]);
         let frame = profile.dict.intern_frame(FrameRef {
             kind: FrameKind::Jit,
-            unnamed: Unnamed::JitNoMap,
+            unnamed: UnnamedReason::JitNoMap,
             function: "[jit]",
             system_name: "JS:*x",
             module: "node",
@@ -255,12 +262,12 @@ mod tests {
                 weight: u64::MAX,
             },
         );
-        profile.moments = Moments {
+        profile.timestamps = Timestamps {
             start_unix_ns: -4,
             duration_ns: 900,
             dropped: 2,
             list: [(0, 5), (7, 6), (7, 1), (900, u64::MAX)]
-                .map(|(at_ns, weight)| Moment { at_ns, key, weight })
+                .map(|(at_ns, weight)| Timestamp { at_ns, key, weight })
                 .to_vec(),
         };
         profile
@@ -276,7 +283,7 @@ mod tests {
     fn what_is_written_is_read_back() {
         let back = read(text().as_bytes()).unwrap();
         assert_eq!(back.info, sound().info);
-        assert_eq!(back.moments, sound().moments);
+        assert_eq!(back.timestamps, sound().timestamps);
         let mut again = Vec::new();
         super::super::write(&back, &mut again).unwrap();
         assert_eq!(String::from_utf8(again).unwrap(), text());
@@ -285,15 +292,15 @@ mod tests {
     #[test]
     fn a_profile_without_times_says_nothing_of_them() {
         let mut profile = sound();
-        profile.moments = Moments::default();
+        profile.timestamps = Timestamps::default();
         let mut bytes = Vec::new();
         super::super::write(&profile, &mut bytes).unwrap();
         assert!(
             !String::from_utf8(bytes.clone())
                 .unwrap()
-                .contains("moments")
+                .contains("timestamps")
         );
-        assert!(read(&bytes).unwrap().moments.is_absent());
+        assert!(read(&bytes).unwrap().timestamps.is_absent());
     }
 
     #[test]

@@ -8,10 +8,10 @@
 use crate::formats::{Import, Known, is_dateless};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::key;
-use crate::moments::{Moment, Moments};
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::profile::Profile;
 use crate::sample::{SampleKey, Value};
+use crate::timestamps::{Timestamp, Timestamps};
 use hashbrown::HashMap;
 
 /// Most frames of one stack; the root end of deeper ones is cut. The kernel's own limit is far
@@ -268,12 +268,12 @@ impl<'t> Reader<'t> {
             (info.start_unix_ns, info.duration_ns) = (start, duration_ns);
             let even = self.events.iter().all(|&(.., other)| other == weight);
             info.period = if even { weight } else { 0 };
-            let list = self.events.iter().map(|&(at, key, weight)| Moment {
+            let list = self.events.iter().map(|&(at, key, weight)| Timestamp {
                 at_ns: at - first,
                 key,
                 weight,
             });
-            self.profile.moments = Moments {
+            self.profile.timestamps = Timestamps {
                 start_unix_ns: start,
                 duration_ns,
                 dropped: self.untimed,
@@ -541,10 +541,10 @@ fn describe<'a>(symbol: &'a str, module: &'a str, stand_in: &'a str) -> FrameRef
         crate::LOST_FRAME | crate::OTHER_FRAME | "[truncated]"
     );
     let (function, unnamed) = match symbol {
-        "" | "[unknown]" if module.is_empty() => ("[unknown]", Unnamed::NoMapping),
-        "" | "[unknown]" if module.starts_with('[') => (module, Unnamed::NotInSymbols),
-        "" | "[unknown]" => (stand_in, Unnamed::NotInSymbols),
-        symbol => (symbol, Unnamed::No),
+        "" | "[unknown]" if module.is_empty() => ("[unknown]", UnnamedReason::NoMapping),
+        "" | "[unknown]" if module.starts_with('[') => (module, UnnamedReason::NotInSymbols),
+        "" | "[unknown]" => (stand_in, UnnamedReason::NotInSymbols),
+        symbol => (symbol, UnnamedReason::No),
     };
     FrameRef {
         kind: match is_ours && module.is_empty() {

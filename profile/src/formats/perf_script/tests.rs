@@ -240,10 +240,10 @@ fn a_text_becomes_samples_with_their_times() {
     );
     let at: Vec<u64> = import
         .profile
-        .moments
+        .timestamps
         .list
         .iter()
-        .map(|moment| moment.at_ns)
+        .map(|timestamp| timestamp.at_ns)
         .collect();
     assert_eq!(at, [0, 499_999_000]);
     assert_eq!(import.profile.info.quality.taken, 2);

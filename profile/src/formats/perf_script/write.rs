@@ -4,7 +4,7 @@ use crate::formats::timeline::Timeline;
 use crate::formats::{FormatError, Options, RootFrame, quality_line, root_frames};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::{LabelSetId, key};
-use crate::outcome::Unnamed;
+use crate::outcome::UnnamedReason;
 use crate::profile::Profile;
 use crate::text::printable;
 use std::fmt::Write as _;
@@ -127,7 +127,7 @@ fn comm_text(comm: &str) -> String {
 
 fn frame_line(frame: FrameRef<'_>) -> String {
     let symbol = match frame.unnamed {
-        Unnamed::No => printable(frame.function).into_owned(),
+        UnnamedReason::No => printable(frame.function).into_owned(),
         _ => "[unknown]".to_owned(),
     };
     let mut line = format!("\t{:>16x} {}", address(frame), symbol.trim());

@@ -3,7 +3,7 @@
 use super::messages::{Location, Profile as Message, Sample, ValueType};
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
 use crate::frame::{Frame, FrameId, FrameKind, FrameRef};
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::profile::{Info, Profile};
 use crate::sample::{Quality, SampleKey, Value};
 use crate::stack::StackId;
@@ -101,7 +101,7 @@ struct Reader<'m> {
     kinds: HashMap<u64, (FrameKind, bool)>,
     mappings: HashMap<u64, Module>,
     /// Functions without a symbol according to our own comments.
-    reasons: HashMap<u64, Unnamed>,
+    reasons: HashMap<u64, UnnamedReason>,
     /// Name, system name and file by function id, as indices of the message's strings.
     functions: HashMap<u64, (i64, i64, i64)>,
     /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly
@@ -258,7 +258,9 @@ impl<'m> Reader<'m> {
 
     fn read_reasons(&mut self, pairs: &str) {
         for (id, word) in pairs.split(' ').filter_map(|pair| pair.split_once('=')) {
-            let reason = Unnamed::ALL.iter().find(|reason| reason.word() == word);
+            let reason = UnnamedReason::ALL
+                .iter()
+                .find(|reason| reason.word() == word);
             if let (Ok(id), Some(&reason)) = (id.parse(), reason) {
                 self.reasons.insert(id, reason);
             }
@@ -367,7 +369,7 @@ impl<'m> Reader<'m> {
         };
         let frame = self.profile.dict.intern_frame(FrameRef {
             kind,
-            unnamed: Unnamed::NoSymbols,
+            unnamed: UnnamedReason::NoSymbols,
             function: &function,
             module,
             ..FrameRef::default()

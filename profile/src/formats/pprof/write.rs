@@ -6,7 +6,7 @@ use super::messages::{
 use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
 use crate::formats::{Format, FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::profile::Profile;
 use crate::sample::{Quality, SampleKey, Value};
 use crate::unit::is_time;
@@ -42,7 +42,7 @@ struct Builder<'p> {
     strings: HashMap<String, i64>,
     mappings: HashMap<(&'p str, FrameKind), u64>,
     /// By name, system name and file, and why there is no symbol.
-    functions: HashMap<([&'p str; 3], Unnamed), u64>,
+    functions: HashMap<([&'p str; 3], UnnamedReason), u64>,
     /// By mapping and lines.
     locations: HashMap<(u64, Vec<(u64, i64)>), u64>,
 }
@@ -266,7 +266,7 @@ impl<'p> Builder<'p> {
         let functions = self.functions.iter();
         let mut unnamed: Vec<_> = functions
             .map(|(&(_, unnamed), &id)| (id, unnamed))
-            .filter(|&(_, unnamed)| unnamed != Unnamed::No)
+            .filter(|&(_, unnamed)| unnamed != UnnamedReason::No)
             .collect();
         unnamed.sort_unstable();
         let pairs: Vec<String> = unnamed

@@ -10,11 +10,11 @@ use super::EXPORTER;
 use crate::formats::{Import, Known};
 use crate::frame::{FrameId, FrameKind, FrameRef};
 use crate::labels::LabelSetId;
-use crate::moments::{Moment, Moments};
-use crate::outcome::{StackEnd, Unnamed};
+use crate::outcome::{StackEnd, UnnamedReason};
 use crate::profile::Profile;
 use crate::sample::{SampleKey, Value};
 use crate::stack::StackId;
+use crate::timestamps::{Timestamp, Timestamps};
 use serde::Deserialize;
 
 /// Label that distinguishes the profiles of one file.
@@ -287,7 +287,7 @@ struct Reader {
     number: usize,
     labels: LabelSetId,
     frames_left: usize,
-    moments: Vec<Moment>,
+    timestamps: Vec<Timestamp>,
     end_ns: u64,
     unclosed: u64,
     rounded: u64,
@@ -310,8 +310,8 @@ impl Reader {
                     name => name,
                 },
                 unnamed: match !in_order && is_made_up(&frame.name) {
-                    true => Unnamed::NoSymbols,
-                    false => Unnamed::No,
+                    true => UnnamedReason::NoSymbols,
+                    false => UnnamedReason::No,
                 },
                 file,
                 // What is no line becomes 0: none.
@@ -329,7 +329,7 @@ impl Reader {
             number: 0,
             labels: LabelSetId::default(),
             frames_left: TOTAL_FRAMES_MAX,
-            moments: Vec::new(),
+            timestamps: Vec::new(),
             end_ns: 0,
             unclosed: 0,
             rounded: 0,
@@ -434,7 +434,7 @@ impl Reader {
             // A start that is no time, or before zero, counts as zero.
             let at_ns = ns(start).saturating_add(from_ns);
             self.end_ns = self.end_ns.max(ns(start).saturating_add(to_ns));
-            self.moments.push(Moment { at_ns, key, weight });
+            self.timestamps.push(Timestamp { at_ns, key, weight });
         }
     }
 
@@ -469,21 +469,21 @@ impl Reader {
                 "{count} samples weigh less than half a unit and count as 0"
             ));
         }
-        if !self.moments.is_empty() {
-            self.moments.sort_by_key(|moment| moment.at_ns);
-            let first = self.moments[0].at_ns;
-            for moment in &mut self.moments {
-                moment.at_ns -= first;
+        if !self.timestamps.is_empty() {
+            self.timestamps.sort_by_key(|timestamp| timestamp.at_ns);
+            let first = self.timestamps[0].at_ns;
+            for timestamp in &mut self.timestamps {
+                timestamp.at_ns -= first;
             }
             let start_unix_ns = i64::try_from(first).unwrap_or(i64::MAX);
             let duration_ns = self.end_ns.saturating_sub(first).max(1);
             self.profile.info.start_unix_ns = start_unix_ns;
             self.profile.info.duration_ns = duration_ns;
-            self.profile.moments = Moments {
+            self.profile.timestamps = Timestamps {
                 start_unix_ns,
                 duration_ns,
                 dropped: 0,
-                list: self.moments,
+                list: self.timestamps,
             };
             notes.push("times count from the profile's own start, not from a date".to_owned());
         }
@@ -531,7 +531,7 @@ mod tests {
             let label = profile.dict.label(key.labels, LABEL).unwrap_or("");
             format!("{label}:{}", names.join(";"))
         };
-        let list = profile.moments.list.iter();
+        let list = profile.timestamps.list.iter();
         list.map(|at| format!("{} {} {}", at.at_ns, name(&at.key), at.weight))
             .collect()
     }
@@ -627,7 +627,7 @@ mod tests {
     fn our_own_files_say_nothing_of_times() {
         let text = file(SAMPLED).replacen('{', "{\"exporter\":\"fleetprof\",", 1);
         let import = read(text.as_bytes(), None).unwrap();
-        assert!(import.profile.moments.is_absent());
+        assert!(import.profile.timestamps.is_absent());
         assert_eq!(import.profile.total().weight, 4_000_000);
     }
 }

@@ -2,7 +2,7 @@
 
 use super::Behaviour;
 use crate::fake::samples::{NOW_NS, S, chunks, profile};
-use profile::{FrameKind, FrameRef, Profile, SampleKey, StackEnd, StackId, Unnamed, Value};
+use profile::{FrameKind, FrameRef, Profile, SampleKey, StackEnd, StackId, UnnamedReason, Value};
 use proto::agent::capture_response::Body;
 use proto::agent::*;
 use tonic::Status;
@@ -121,7 +121,7 @@ fn with_lines(instructions: bool) -> Profile {
             };
             let frame = made.dict.intern_frame(FrameRef {
                 kind,
-                unnamed: Unnamed::No,
+                unnamed: UnnamedReason::No,
                 function,
                 module: if kind == Kernel { "[kernel]" } else { "web" },
                 file,

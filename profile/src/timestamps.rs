@@ -1,7 +1,7 @@
 //! The times at which samples were taken, which sums do not contain.
 //!
 //! They are kept for captures and for the last minutes of the flight recorder; older windows have
-//! none. For the time they cover, moments repeat what the samples of the profile say in sum, so
+//! none. For the time they cover, timestamps repeat what the samples of the profile say in sum, so
 //! they are never added to them.
 
 use crate::dictionary::{Dictionary, Remap};
@@ -9,8 +9,8 @@ use crate::sample::SampleKey;
 
 /// One sample and when it was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub struct Moment {
-    /// Time since [`Moments::start_unix_ns`]; of a wait, its end. Unit: nanoseconds.
+pub struct Timestamp {
+    /// Time since [`Timestamps::start_unix_ns`]; of a wait, its end. Unit: nanoseconds.
     pub at_ns: u64,
     /// What was sampled, with ids of the profile's dictionary.
     pub key: SampleKey,
@@ -20,7 +20,7 @@ pub struct Moment {
 
 /// Samples in order of time, and the time they cover.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
-pub struct Moments {
+pub struct Timestamps {
     /// Start of the time covered, nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// Its length; 0: no times were kept. Unit: nanoseconds.
@@ -28,10 +28,10 @@ pub struct Moments {
     /// Samples in that time whose moment did not fit.
     pub dropped: u64,
     /// The samples, oldest first.
-    pub list: Vec<Moment>,
+    pub list: Vec<Timestamp>,
 }
 
-impl Moments {
+impl Timestamps {
     /// True when no times were kept. With times kept there may still be no sample.
     pub fn is_absent(&self) -> bool {
         self.duration_ns == 0 && self.list.is_empty()
@@ -47,7 +47,7 @@ impl Moments {
 
     /// Heap memory held, in bytes.
     pub fn heap_bytes(&self) -> usize {
-        self.list.capacity() * size_of::<Moment>()
+        self.list.capacity() * size_of::<Timestamp>()
     }
 
     /// End of the time covered.
@@ -59,7 +59,7 @@ impl Moments {
     pub(crate) fn merge(
         &mut self,
         dict: &mut Dictionary,
-        other: &Moments,
+        other: &Timestamps,
         source: &Dictionary,
         remap: &mut Remap,
     ) {
@@ -73,15 +73,16 @@ impl Moments {
         let end = self.end_unix_ns().max(other.end_unix_ns());
         let behind = |from: i64| u64::try_from(i128::from(from) - i128::from(start)).unwrap_or(0);
         let (mine, theirs) = (behind(self.start_unix_ns), behind(other.start_unix_ns));
-        for moment in &mut self.list {
-            moment.at_ns = moment.at_ns.saturating_add(mine);
+        for timestamp in &mut self.list {
+            timestamp.at_ns = timestamp.at_ns.saturating_add(mine);
         }
-        self.list.extend(other.list.iter().map(|moment| Moment {
-            at_ns: moment.at_ns.saturating_add(theirs),
-            key: remap.key(source, dict, moment.key),
-            weight: moment.weight,
-        }));
-        self.list.sort_by_key(|moment| moment.at_ns);
+        self.list
+            .extend(other.list.iter().map(|timestamp| Timestamp {
+                at_ns: timestamp.at_ns.saturating_add(theirs),
+                key: remap.key(source, dict, timestamp.key),
+                weight: timestamp.weight,
+            }));
+        self.list.sort_by_key(|timestamp| timestamp.at_ns);
         self.start_unix_ns = start;
         self.duration_ns = (end - i128::from(start)).try_into().unwrap_or(u64::MAX);
         self.dropped = self.dropped.saturating_add(other.dropped);
@@ -117,8 +118,8 @@ mod tests {
         profile.info.start_unix_ns = start;
         profile.info.duration_ns = 1_000;
         profile.info.unit = "nanoseconds".into();
-        profile.moments.start_unix_ns = start;
-        profile.moments.duration_ns = 1_000;
+        profile.timestamps.start_unix_ns = start;
+        profile.timestamps.duration_ns = 1_000;
         for &(at_ns, function) in samples {
             let frame = profile.dict.intern_frame(FrameRef {
                 kind: FrameKind::Native,
@@ -132,17 +133,20 @@ mod tests {
             };
             let weight = 10;
             profile.add(key, crate::Value { count: 1, weight });
-            profile.moments.list.push(Moment { at_ns, key, weight });
+            profile
+                .timestamps
+                .list
+                .push(Timestamp { at_ns, key, weight });
         }
         profile
     }
 
     fn shown(profile: &Profile) -> Vec<(u64, String)> {
-        let name = |moment: &Moment| {
-            let (_, frame) = profile.dict.stacks.node(moment.key.stack).unwrap();
+        let name = |timestamp: &Timestamp| {
+            let (_, frame) = profile.dict.stacks.node(timestamp.key.stack).unwrap();
             profile.dict.frame(frame).function.to_owned()
         };
-        let list = &profile.moments.list;
+        let list = &profile.timestamps.list;
         list.iter().map(|at| (at.at_ns, name(at))).collect()
     }
 
@@ -156,18 +160,18 @@ mod tests {
             .map(|(at, name)| (*at, name.as_str()))
             .collect();
         assert_eq!(found, [(100, "a"), (500, "b"), (700, "c"), (1_400, "d")]);
-        assert_eq!(left.moments.start_unix_ns, 4_500);
-        assert_eq!(left.moments.duration_ns, 1_500);
+        assert_eq!(left.timestamps.start_unix_ns, 4_500);
+        assert_eq!(left.timestamps.duration_ns, 1_500);
     }
 
     #[test]
     fn a_profile_without_times_adds_none() {
         let mut left = of(5_000, &[(1, "a")]);
         let mut other = of(4_000, &[(1, "b")]);
-        other.moments = Moments::default();
+        other.timestamps = Timestamps::default();
         left.merge(&other).unwrap();
-        assert_eq!(left.moments.start_unix_ns, 5_000);
-        assert_eq!((left.moments.list.len(), left.total().count), (1, 2));
+        assert_eq!(left.timestamps.start_unix_ns, 5_000);
+        assert_eq!((left.timestamps.list.len(), left.total().count), (1, 2));
     }
 
     #[test]
@@ -185,8 +189,8 @@ mod tests {
     fn grouping_keeps_the_moments() {
         let grouped = of(5_000, &[(0, "a"), (100, "b")]).group_by(&GroupBy::Keys(Vec::new()));
         assert_eq!(shown(&grouped).len(), 2);
-        assert_eq!(grouped.moments.duration_ns, 1_000);
-        let labels = grouped.moments.list.iter().map(|at| at.key.labels.0);
+        assert_eq!(grouped.timestamps.duration_ns, 1_000);
+        let labels = grouped.timestamps.list.iter().map(|at| at.key.labels.0);
         assert_eq!(labels.collect::<Vec<_>>(), [0, 0]);
     }
 }

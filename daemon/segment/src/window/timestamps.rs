@@ -6,21 +6,21 @@
 //! nothing is written. Decoding treats the bytes as untrusted.
 
 use super::{DecodeError, Facts, Times, get, put};
-use aggregate::batch::RawMoment;
+use aggregate::batch::RawTimestamp;
 use host::time::MonotonicTime;
 
 /// Appends the times of a window.
 pub(super) fn encode(out: &mut Vec<u8>, facts: &Facts, times: &Times) {
     put(out, times.refused);
-    put(out, times.moments.len() as u64);
+    put(out, times.timestamps.len() as u64);
     let mut last = facts.start().0;
-    for moment in &times.moments {
-        put(out, moment.time.0.saturating_sub(last));
-        last = last.max(moment.time.0);
-        let explicit = moment.weight != facts.period;
-        put(out, u64::from(moment.row) << 1 | u64::from(explicit));
+    for timestamp in &times.timestamps {
+        put(out, timestamp.time.0.saturating_sub(last));
+        last = last.max(timestamp.time.0);
+        let explicit = timestamp.weight != facts.period;
+        put(out, u64::from(timestamp.row) << 1 | u64::from(explicit));
         if explicit {
-            put(out, moment.weight);
+            put(out, timestamp.weight);
         }
     }
 }
@@ -31,7 +31,7 @@ pub(super) fn encode(out: &mut Vec<u8>, facts: &Facts, times: &Times) {
 /// When the bytes make no sense.
 pub(super) fn decode(mut rest: &[u8], facts: &Facts, rows: usize) -> Result<Times, DecodeError> {
     let refused = get(&mut rest)?;
-    let mut moments = Vec::new();
+    let mut timestamps = Vec::new();
     let mut time = facts.start().0;
     for _ in 0..get(&mut rest)? {
         time = time.saturating_add(get(&mut rest)?);
@@ -44,14 +44,17 @@ pub(super) fn decode(mut rest: &[u8], facts: &Facts, rows: usize) -> Result<Time
             0 => facts.period,
             _ => get(&mut rest)?,
         };
-        moments.push(RawMoment {
+        timestamps.push(RawTimestamp {
             row,
             time: MonotonicTime(time),
             weight,
         });
     }
     match rest.is_empty() {
-        true => Ok(Times { moments, refused }),
+        true => Ok(Times {
+            timestamps,
+            refused,
+        }),
         false => Err(DecodeError("bytes after the end")),
     }
 }
@@ -77,13 +80,13 @@ mod tests {
         ) {
             times.sort_unstable();
             let facts = facts(77, 10);
-            let moment = |&(after, row, weight): &(u64, u32, u64)| RawMoment {
+            let timestamp = |&(after, row, weight): &(u64, u32, u64)| RawTimestamp {
                 row,
                 time: MonotonicTime(77 + after),
                 weight,
             };
-            let moments: Vec<RawMoment> = times.iter().map(moment).collect();
-            let times = Times { moments, refused };
+            let timestamps: Vec<RawTimestamp> = times.iter().map(timestamp).collect();
+            let times = Times { timestamps, refused };
             let mut bytes = Vec::new();
             encode(&mut bytes, &facts, &times);
             prop_assert_eq!(decode(&bytes, &facts, 50), Ok(times));
@@ -92,8 +95,8 @@ mod tests {
         #[test]
         fn rubbish_is_refused_or_within_bounds(bytes in prop::collection::vec(any::<u8>(), 0..80)) {
             if let Ok(times) = decode(&bytes, &facts(5, 1), 3) {
-                let mut moments = times.moments.iter();
-                prop_assert!(moments.all(|moment| moment.row < 3 && moment.time.0 >= 5));
+                let mut timestamps = times.timestamps.iter();
+                prop_assert!(timestamps.all(|timestamp| timestamp.row < 3 && timestamp.time.0 >= 5));
             }
         }
     }
