@@ -3,8 +3,8 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events, exit,
-    heatmap, hosts, import, join, login, man, overview, page, pins, profile_cmd, status, symbols,
-    tail, top, users,
+    heatmap, hosts, import, join, labels, login, man, overview, page, pins, profile_cmd, series,
+    status, symbols, tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use profile::fleet::COLLECTOR_PORT;
@@ -68,7 +68,7 @@ Without --agent and --collector, the collector of the last login is used if no a
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR replace the options --agent and --collector; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, \
+A collector answers status, doctor, hosts, cgroups, top, profile, labels, series, diff, capture, annotate, captures, pins, \
 events, symbols, page, users, whoami and audit; the other commands need an agent.
 
 {}",
@@ -103,7 +103,11 @@ pub enum Command {
     Heatmap(heatmap::Args),
     /// Read a profile from another tool and write it in any format
     Import(import::Args),
-    /// Compare two times, two selections or two files
+    /// List the labels of samples, or the values of one with their CPU time
+    Labels(labels::Args),
+    /// Show CPU time over time, by any label: as lines, table, CSV or JSON
+    Series(series::Args),
+    /// Compare two times, two selections, pins, captures or files
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),

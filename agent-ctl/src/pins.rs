@@ -360,7 +360,7 @@ async fn show(
     source: &mut PinSource,
     clock: &Clock,
     peer: &Peer,
-    args: Show,
+    mut args: Show,
 ) -> Result<u8> {
     let format = args.output.format(out)?;
     let stored = find(source, &args.pin).await?;

@@ -96,6 +96,20 @@ impl Source {
         }
     }
 
+    /// Start and end of what is kept; `None`: nothing is, or nobody knows.
+    pub async fn kept(&mut self) -> Result<Option<(i64, i64)>> {
+        Ok(match self {
+            Source::Agent(client) => {
+                let recorder = client.status().await?.recorder;
+                recorder.map(|of| (of.oldest_unix_ns, of.newest_unix_ns))
+            }
+            Source::Collector(collector) => {
+                let kept = collector.status().await?.kept;
+                kept.map(|kept| (kept.start_unix_ns, kept.end_unix_ns))
+            }
+        })
+    }
+
     /// One merged profile.
     pub async fn profile(&mut self, question: Question) -> Result<Answer> {
         let Question {

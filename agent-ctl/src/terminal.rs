@@ -227,6 +227,14 @@ impl Out {
         }
     }
 
+    /// No terminal: without colour, as wide as it is.
+    pub fn plain() -> Out {
+        Out {
+            colour: false,
+            terminal: false,
+        }
+    }
+
     /// True when a person reads it.
     pub fn is_terminal(&self) -> bool {
         self.terminal

@@ -38,7 +38,7 @@ pub struct Get {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Format [default: by the file name, or folded]
+    /// Format [default: by the file name; else top on a terminal, folded elsewhere]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// File to write, `-` for standard output
@@ -63,8 +63,8 @@ const WHAT: &str = "get the capture";
 ///
 /// # Errors
 /// When it is not kept, or cannot be written.
-pub async fn get(out: &Out, connection: &Connection, peer: &Peer, args: Get) -> Result<u8> {
-    let format = choose(out, args.format, &args.output)?;
+pub async fn get(out: &Out, connection: &Connection, peer: &Peer, mut args: Get) -> Result<u8> {
+    let format = choose(out, args.format, &args.output, &mut args.look)?;
     let id = args.id;
     let all = listed(connection, peer, id).await?;
     let known = all.captures.into_iter().find(|info| info.id == id);

@@ -117,8 +117,8 @@ enum What {
 }
 
 /// Runs the command.
-pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let what = what(out, &args)?;
+pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
+    let what = what(out, &mut args)?;
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
@@ -267,7 +267,7 @@ async fn ask(
 fn has_labels(format: Format) -> bool {
     matches!(
         format,
-        Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+        Format::Top | Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
     )
 }
 
@@ -300,7 +300,7 @@ fn no_times(args: &Args) -> anyhow::Error {
 }
 
 /// What to write, by `--pick`, `--format` and the name of the file.
-fn what(out: &Out, args: &Args) -> Result<What> {
+fn what(out: &Out, args: &mut Args) -> Result<What> {
     use clap::ValueEnum as _;
     let refuse = |name: &str, all: &str| {
         fail(
@@ -323,7 +323,12 @@ fn what(out: &Out, args: &Args) -> Result<What> {
             })?),
             None => None,
         };
-        return Ok(What::Picked(choose(out, format, &args.to.path)?));
+        return Ok(What::Picked(choose(
+            out,
+            format,
+            &args.to.path,
+            &mut args.look,
+        )?));
     }
     let Some(name) = &args.format else {
         let found = by_name(&args.to.path, MapFormat::of_path, ".txt .svg .html .json")?;
