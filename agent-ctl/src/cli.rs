@@ -140,3 +140,69 @@ pub enum Command {
     /// Print the manual page, or write all manual pages to a directory
     Man(man::Args),
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words that are Rust's and not ours.
+    const RUST: [&str; 4] = [
+        "invalid digit",
+        "found in string",
+        "number too large to fit",
+        "is not in ",
+    ];
+
+    fn refused(words: &[String]) -> String {
+        let words = words.iter().map(OsString::from);
+        parse(words).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    fn check(command: &clap::Command, path: &[String]) {
+        for argument in command.get_arguments() {
+            if !argument.get_action().takes_values() {
+                continue;
+            }
+            for value in ["x", "99999999999999999999", "-1.5"] {
+                let mut words = path.to_vec();
+                match argument.get_long() {
+                    Some(long) => words.push(format!("--{long}={value}")),
+                    None => words.push(value.to_owned()),
+                }
+                let text = refused(&words);
+                let found = RUST.iter().find(|word| text.contains(**word));
+                assert_eq!(found, None, "{words:?}: {text}");
+            }
+        }
+        for below in command.get_subcommands() {
+            let path = [path, &[below.get_name().to_owned()]].concat();
+            check(below, &path);
+        }
+    }
+
+    #[test]
+    fn no_error_of_a_value_is_in_the_words_of_rust() {
+        let mut command = Cli::command();
+        command.build();
+        check(&command, &["agent-ctl".to_owned()]);
+    }
+
+    #[test]
+    fn durations_of_microseconds_are_taken() {
+        let words = ["agent-ctl", "capture", "--min-wait", "100us"];
+        assert!(parse(words.map(OsString::from)).is_ok());
+    }
+
+    #[test]
+    fn until_is_another_word_for_to() {
+        let words = [
+            "agent-ctl",
+            "profile",
+            "--since",
+            "yesterday",
+            "--until",
+            "now",
+        ];
+        assert!(parse(words.map(OsString::from)).is_ok());
+    }
+}

@@ -98,14 +98,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
-    let question = Question {
-        range,
-        samples,
-        group_by: Vec::new(),
-        fresh: true,
-        max_nodes: 0,
-        times: false,
-    };
+    let question = Question::of_labels(range, samples);
     let limit = match args.label {
         Some(_) => args.limit,
         None => EXAMPLES,

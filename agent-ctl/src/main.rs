@@ -24,6 +24,7 @@ mod cli;
 mod client;
 mod collector;
 mod command;
+mod complete;
 mod completions;
 mod config;
 mod connection;
@@ -88,7 +89,8 @@ use terminal::{Out, clean_lines};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
-    if let Some(code) = command::start(std::env::args_os()) {
+    let as_helper = command::start(std::env::args_os());
+    if let Some(code) = as_helper.or_else(|| complete::call(std::env::args_os())) {
         return code.into();
     }
     let cli = match cli::parse(std::env::args_os()) {

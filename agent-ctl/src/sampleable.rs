@@ -145,6 +145,14 @@ fn has_counters() -> bool {
     })
 }
 
+/// The names of tracepoints, as `--event` takes them, where they may be read.
+pub fn tracepoint_names() -> Vec<String> {
+    let all = tracepoints().unwrap_or_default();
+    all.lines()
+        .map(|name| format!("tracepoint:{name}"))
+        .collect()
+}
+
 /// `CATEGORY:NAME` of each tracepoint, a line each.
 fn tracepoints() -> std::io::Result<String> {
     let mut last = ErrorKind::NotFound.into();

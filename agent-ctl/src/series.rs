@@ -19,7 +19,7 @@ use crate::select::{self, Labels, When};
 use crate::source::{Question, Source};
 use crate::terminal::Out;
 use crate::units;
-use crate::when::Range;
+use crate::when::{Range, Since};
 use anyhow::Result;
 use profile::unit::time_unit_ns;
 use proto::collector::{SeriesRequest, SeriesResponse};
@@ -29,7 +29,7 @@ use std::time::Duration;
 /// Shows CPU over time.
 #[derive(Debug, clap::Args)]
 #[command(
-    mut_arg("since", |arg| arg.help("This long ago until now [default: 1h]")),
+    mut_arg("since", |arg| arg.help("From this long ago, or this time, until now [default: 1h]")),
     after_help = "\
 CPU is in cores: the mean number of CPUs in use in each step. By cgroup, unit, container or host \
 it comes from the kernel's accounting, which is exact even where samples were lost; by comm, \
@@ -171,7 +171,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     };
     select::check(&samples.matchers, &peer)?;
     if args.when.since.is_none() && args.when.from.is_none() && args.when.to.is_none() {
-        args.when.since = Some(DEFAULT_SINCE);
+        args.when.since = Some(Since::Age(DEFAULT_SINCE));
     }
     if !peer.is_collector() {
         group_by::known_to_agent(&args.by)?;

@@ -37,6 +37,20 @@ pub struct Question {
     pub times: bool,
 }
 
+impl Question {
+    /// Only labels matter.
+    pub fn of_labels(range: Range, samples: Samples) -> Question {
+        Question {
+            range,
+            samples,
+            group_by: Vec::new(),
+            fresh: true,
+            max_nodes: 0,
+            times: false,
+        }
+    }
+}
+
 /// A profile.
 pub struct Answer {
     /// It.

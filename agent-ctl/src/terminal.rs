@@ -298,6 +298,13 @@ pub struct Table {
 /// Columns between those of a table.
 const GAP: usize = 2;
 
+/// Most cells of a column where no terminal bounds it: one long name must not push the others of
+/// its column far away. A longer cell moves what is behind it.
+const COLUMN_CELLS_MAX: usize = 100;
+
+/// Most cells of a cell. A C++ name with its templates may have thousands; JSON has all of them.
+const CELL_CELLS_MAX: usize = 400;
+
 /// Fewest cells that the last column of a table is cut to before others are left out.
 const LAST_CELLS_MIN: usize = 16;
 
@@ -332,7 +339,7 @@ impl Table {
         self.rows.push(
             cells
                 .into_iter()
-                .map(|cell| clean(cell.as_ref()).into_owned())
+                .map(|cell| fit(&clean(cell.as_ref()), CELL_CELLS_MAX).into_owned())
                 .collect(),
         );
     }
@@ -360,7 +367,7 @@ impl Table {
         let mut widths = vec![0; self.right.len()];
         for row in &self.rows {
             for (column, cell) in widths.iter_mut().zip(row) {
-                *column = width(cell).max(*column);
+                *column = width(cell).min(COLUMN_CELLS_MAX).max(*column);
             }
         }
         let shown = self.columns_shown(&widths, columns);
@@ -483,6 +490,16 @@ mod tests {
             let lines = table.plain(Some(columns));
             assert!(lines.iter().all(|line| width(line) <= columns), "{columns}");
         }
+    }
+
+    #[test]
+    fn one_long_name_does_not_push_the_others_away() {
+        let mut table = Table::new(&["FUNCTION", "MODULE"]);
+        table.row(["x".repeat(1000).as_str(), "libx.so"]);
+        table.row(["short", "libx.so"]);
+        let lines = table.plain(None);
+        assert_eq!(width(&lines[1]), CELL_CELLS_MAX + GAP + "libx.so".len());
+        assert_eq!(width(&lines[2]), COLUMN_CELLS_MAX + GAP + "libx.so".len());
     }
 
     #[test]

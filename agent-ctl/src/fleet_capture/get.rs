@@ -3,6 +3,7 @@
 
 use super::list::{listed, service};
 use super::{Outcome, take};
+use crate::collector::Samples;
 use crate::delivery::{Delivery, Rendering};
 use crate::exit::{self, fail};
 use crate::look::Look;
@@ -117,6 +118,27 @@ pub async fn get(out: &Out, connection: &Connection, peer: &Peer, mut args: Get)
         quiet: args.quiet,
     };
     outcome.deliver(out, false, true, &delivery)
+}
+
+/// The profile of a kept capture, without labels.
+///
+/// # Errors
+/// When it is not kept.
+pub async fn read(
+    connection: &Connection,
+    peer: &Peer,
+    id: u64,
+    samples: Samples,
+) -> Result<Profile> {
+    let request = FleetCaptureProfileRequest {
+        id,
+        past: false,
+        matchers: samples.matchers,
+        frame_filters: samples.filters,
+        group_by: Vec::new(),
+        times: false,
+    };
+    Ok(one(connection, peer, request).await?.1)
 }
 
 /// What came of it, and one of its profiles.

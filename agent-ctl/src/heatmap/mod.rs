@@ -10,6 +10,7 @@ use crate::facts;
 use crate::import::not_of_file;
 use crate::look::Look;
 use crate::loss;
+use crate::nothing;
 use crate::output::{OutputFile, by_name, choose, deliver};
 use crate::peer::Connection;
 use crate::render::{self, Format};
@@ -137,7 +138,10 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
             facts.push(facts::fact("Query", "file", file.to_string_lossy()));
             (profile, facts, Clock::local())
         }
-        None => ask(connection, &args, samples, &what).await?,
+        None => match ask(connection, &args, samples, &what).await? {
+            Some(found) => found,
+            None => return Ok(exit::PARTIAL),
+        },
     };
     if profile.timestamps.is_absent() {
         return Err(no_times(&args));
@@ -228,13 +232,13 @@ fn write(
     })
 }
 
-/// Asks an agent for the samples with their times.
+/// Asks an agent for the samples with their times; `None`, and said why, where there are none.
 async fn ask(
     connection: &Connection,
     args: &Args,
     samples: Samples,
     what: &What,
-) -> Result<(Profile, Vec<Fact>, Clock)> {
+) -> Result<Option<(Profile, Vec<Fact>, Clock)>> {
     let peer = connection.agent_only(
         "heatmap",
         "a collector keeps no sample times; give a file, or use --agent",
@@ -259,8 +263,13 @@ async fn ask(
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
         facts.extend(facts::of_source(&mut source).await?);
     }
-    let Answer { profile, .. } = source.profile(question).await?;
-    Ok((profile, facts, clock))
+    let Answer { profile, .. } = source.profile(question.clone()).await?;
+    if profile.samples.is_empty() {
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}: nothing written");
+        return Ok(None);
+    }
+    Ok(Some((profile, facts, clock)))
 }
 
 /// True for formats that have labels of their own, and so all of them.
