@@ -74,11 +74,6 @@ const OPTIONS: [(&str, Live); 13] = [
     ("event", Live::Sampleable),
 ];
 
-/// True for an option with live values, by its long name.
-pub fn is_live(option: &str) -> bool {
-    OPTIONS.iter().any(|(name, _)| *name == option)
-}
-
 /// Commands whose first argument has live values.
 const ARGUMENTS: [(&[&str], Live); 6] = [
     (&["labels"], Live::Labels),
@@ -416,6 +411,12 @@ mod tests {
                 assert_eq!(text, typed, "{line}");
             }
         }
+    }
+
+    #[test]
+    fn the_scripts_know_the_same_options() {
+        let names = OPTIONS.each_ref().map(|(name, _)| *name);
+        assert_eq!(names, crate::completions::LIVE);
     }
 
     #[test]

@@ -3,7 +3,6 @@
 //! The scripts contain commands, options and fixed values. For units, containers, processes, labels,
 //! pins, captures and events they call this program, which asks (`complete.rs`).
 
-use crate::complete::is_live;
 use crate::{exit, terminal::Out};
 use anyhow::Result;
 use clap::builder::PossibleValuesParser;
@@ -63,6 +62,24 @@ const VALUES: [(&str, &[&str]); 3] = [
         ],
     ),
     ("unwind", &["stack-copy", "frame-pointer"]),
+];
+
+/// Options with values that only an agent or a collector knows, by their long names; `complete.rs`
+/// says what those are.
+pub const LIVE: [&str; 13] = [
+    "unit",
+    "slice",
+    "container",
+    "comm",
+    "thread",
+    "pid",
+    "cgroup",
+    "host",
+    "service",
+    "by",
+    "group-by",
+    "trigger",
+    "event",
 ];
 
 /// Names of values that are files or directories.
@@ -160,7 +177,7 @@ fn fish(script: &str) -> String {
         asking.push_str(line);
         let mut words = line.split(" -l ").skip(1);
         let option = words.next().and_then(|rest| rest.split(' ').next());
-        if option.is_some_and(is_live) && line.ends_with(" -r -f") {
+        if option.is_some_and(|option| LIVE.contains(&option)) && line.ends_with(" -r -f") {
             asking.push_str(" -a \"(__agent_ctl_live)\"");
         }
         asking.push('\n');

@@ -10,7 +10,7 @@ use crate::degradation::{Degradation, Finding, severity};
 use crate::form::Form;
 use crate::local::{self, Local};
 use crate::peer::{Connection, Target};
-use crate::terminal::{Out, Tone, clean};
+use crate::terminal::{Out, Tone, clean, hang};
 use crate::when::Range;
 use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
@@ -54,6 +54,9 @@ fn burn_length(text: &str) -> Result<Duration, String> {
         false => Err("expected 10ms to 30s".to_owned()),
     }
 }
+
+/// Columns by which what belongs to a finding is indented.
+const FINDING_COLUMNS: usize = 8;
 
 /// Range of the tables of stack ends and unnamed frames.
 const TABLES_SINCE: Duration = Duration::from_secs(300);
@@ -150,7 +153,8 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     if args.form.is_json() {
         out.write_json(&examination.json())?;
     } else {
-        out.write(&examination.show(out))?;
+        let text = examination.show(out);
+        out.write(&hang(&text, out.columns(), FINDING_COLUMNS))?;
     }
     Ok(code)
 }
@@ -587,6 +591,6 @@ fn without_agent(
         }
         show_findings(out, &mut text, &findings);
     }
-    out.write(&text)?;
+    out.write(&hang(&text, out.columns(), FINDING_COLUMNS))?;
     Ok(code)
 }

@@ -404,6 +404,7 @@ async fn follow(
                 if by_command && captured.result.state() == CaptureState::Cancelled {
                     // It went on for as long as there was something to capture.
                     captured.result.state = CaptureState::Complete.into();
+                    captured.result.error.clear();
                 }
                 return Ok(Some(captured));
             }

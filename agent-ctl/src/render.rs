@@ -3,6 +3,7 @@
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
 use crate::look::{Look, MeasureBy};
+use crate::report;
 use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -166,7 +167,11 @@ pub fn write_with(profile: &Profile, format: Format, look: &Look, extra: Extra) 
         facts.extend(crate::facts::of_file());
     }
     let Some(to) = format.to_profile() else {
-        return look.report.write(profile, look, &extra.root_labels);
+        let place = report::Place {
+            shown: look.shown,
+            counts: look.measure == Some(MeasureBy::Count),
+        };
+        return look.report.write(profile, place, &extra.root_labels);
     };
     let options = options(look, &profile.info, extra.root_labels, facts);
     let mut bytes = Vec::new();

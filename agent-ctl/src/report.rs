@@ -7,7 +7,6 @@
 //! Samples in which it stands more than once count once, where it is outermost.
 
 use crate::exit::{self, fail};
-use crate::look::{Look, MeasureBy};
 use crate::terminal::{Out, Table, clean, fit};
 use crate::units;
 use anyhow::Result;
@@ -63,6 +62,15 @@ const INDENT_CELLS_MAX: usize = 40;
 /// Cells of a name in a tree that no terminal bounds.
 const NAME_CELLS_MAX: usize = 200;
 
+/// Where a report is shown, and what it adds up.
+#[derive(Clone, Copy, Default)]
+pub struct Place {
+    /// The terminal or pipe; `None`: a file.
+    pub shown: Option<Out>,
+    /// Numbers of samples and not their weight.
+    pub counts: bool,
+}
+
 impl Report {
     /// True when an option of the report is given, which asks for the report.
     pub fn is_asked(&self) -> bool {
@@ -84,9 +92,9 @@ impl Report {
     ///
     /// # Errors
     /// When a pattern is malformed, or no function matches it.
-    pub fn write(&self, profile: &Profile, look: &Look, labels: &[String]) -> Result<Vec<u8>> {
-        let out = look.shown.unwrap_or(Out::plain());
-        let measure = Measure::of(profile, look);
+    pub fn write(&self, profile: &Profile, place: Place, labels: &[String]) -> Result<Vec<u8>> {
+        let out = place.shown.unwrap_or(Out::plain());
+        let measure = Measure::of(profile, place.counts);
         let text = match (&self.callers, &self.callees) {
             (Some(pattern), _) => self.tree(profile, &measure, pattern, Way::Callers, &out)?,
             (_, Some(pattern)) => self.tree(profile, &measure, pattern, Way::Callees, &out)?,
@@ -282,14 +290,14 @@ enum Unit {
 }
 
 impl Measure {
-    fn of(profile: &Profile, look: &Look) -> Measure {
+    fn of(profile: &Profile, counts: bool) -> Measure {
         let Info {
             unit, duration_ns, ..
         } = &profile.info;
         let whole = time_unit_ns(unit).map(|ns| *duration_ns as f64 / ns as f64);
         Measure {
-            unit: match (look.measure, whole) {
-                (Some(MeasureBy::Count), _) => Unit::Count,
+            unit: match (counts, whole) {
+                (true, _) => Unit::Count,
                 (_, Some(whole)) if whole > 0.0 && !profile.info.is_waiting() => Unit::Cores(whole),
                 _ if unit.is_empty() => Unit::Count,
                 _ => Unit::Weight(unit.clone()),
@@ -552,7 +560,7 @@ mod tests {
     }
 
     fn report(options: Report, profile: &Profile) -> String {
-        let text = options.write(profile, &Look::default(), &[]);
+        let text = options.write(profile, Place::default(), &[]);
         String::from_utf8(text.unwrap()).unwrap()
     }
 
@@ -646,7 +654,7 @@ callees of `^parse$`, which is in 70.0 % of all samples (0.350 cores)
             callers: Some("^nosuch".to_owned()),
             ..Report::default()
         };
-        let refused = callers.write(&sound(), &Look::default(), &[]).unwrap_err();
+        let refused = callers.write(&sound(), Place::default(), &[]).unwrap_err();
         assert_eq!(exit::code_of(&refused), exit::PARTIAL);
         let text = refused.to_string();
         assert!(

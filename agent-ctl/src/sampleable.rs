@@ -76,7 +76,9 @@ pub fn list(out: &Out, connection: &crate::peer::Connection, glob: &str) -> Resu
     let mut code = exit::OK;
     match tracepoints() {
         Ok(all) => {
-            for name in all.lines() {
+            let mut names: Vec<&str> = all.lines().collect();
+            names.sort_unstable();
+            for name in names {
                 let full = format!("tracepoint:{name}");
                 let short = name.split_once(':').map_or("", |(_, short)| short);
                 if [full.as_str(), name, short]

@@ -293,6 +293,8 @@ pub struct Table {
     rows: Vec<Vec<String>>,
     /// Columns that may be left out, what matters least first.
     spare: Vec<usize>,
+    /// Fewest cells that the last column is cut to before others are left out.
+    last_cells_min: usize,
 }
 
 /// Columns between those of a table.
@@ -305,7 +307,8 @@ const COLUMN_CELLS_MAX: usize = 100;
 /// Most cells of a cell. A C++ name with its templates may have thousands; JSON has all of them.
 const CELL_CELLS_MAX: usize = 400;
 
-/// Fewest cells that the last column of a table is cut to before others are left out.
+/// Fewest cells that the last column of a table is cut to before others are left out, where the
+/// table does not say.
 const LAST_CELLS_MIN: usize = 16;
 
 impl Table {
@@ -323,6 +326,7 @@ impl Table {
             right,
             rows: vec![heading],
             spare: Vec::new(),
+            last_cells_min: LAST_CELLS_MIN,
         }
     }
 
@@ -331,6 +335,13 @@ impl Table {
     pub fn sparing(mut self, headings: &[&str]) -> Table {
         let at = |name: &&str| self.rows[0].iter().position(|heading| heading == name);
         self.spare = headings.iter().filter_map(at).collect();
+        self
+    }
+
+    /// The same table; the last column says what matters, so others are left out before it is cut
+    /// to less than these cells.
+    pub fn last_at_least(mut self, cells: usize) -> Table {
+        self.last_cells_min = cells;
         self
     }
 
@@ -402,7 +413,7 @@ impl Table {
         let mut spare = self.spare.iter();
         while let (Some(room), Some((&last, rest))) = (room, shown.split_last()) {
             let taken: usize = rest.iter().map(|&column| widths[column] + GAP).sum();
-            if taken + widths[last].min(LAST_CELLS_MIN) <= room {
+            if taken + widths[last].min(self.last_cells_min) <= room {
                 break;
             }
             let Some(gone) = spare.next() else { break };
