@@ -9,7 +9,7 @@ use crate::delivery::Rendering;
 use crate::exit::{self, fail};
 use crate::fleet_capture::Fleet;
 use crate::look::Look;
-use crate::output::{choose, is_stdout};
+use crate::output::{choose, is_stdout, with_lines};
 use crate::peer::Connection;
 use crate::record::{self, Recording, Sampling, Words};
 use crate::render::Format;
@@ -110,9 +110,10 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     if command.is_some() {
         refuse_with_command(out, &output, &args.sampling)?;
     }
+    let format = with_lines(args.format, args.sampling.lines, &output, &args.look);
     let recording = Recording {
         command,
-        rendering: Rendering::Profile(choose(out, args.format, &output, &mut args.look)?),
+        rendering: Rendering::Profile(choose(out, format, &output, &mut args.look)?),
         sampling: args.sampling,
         fleet: args.fleet,
         labels: args.labels,

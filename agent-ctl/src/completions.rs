@@ -1,7 +1,7 @@
 //! `agent-ctl completions`: prints completion scripts for shells.
 //!
-//! The scripts contain commands, options and fixed values. For units, containers, processes, labels,
-//! pins, captures and events they call this program, which asks (`complete.rs`).
+//! The scripts contain commands, options and fixed values. For units, containers, processes,
+//! labels, pins, captures and events they call this program, which asks (`complete.rs`).
 
 use crate::{exit, terminal::Out};
 use anyhow::Result;
@@ -116,8 +116,8 @@ fn script(cli: Command, shell: Shell) -> String {
     }
 }
 
-/// Asks for live values, and where there are none goes on with the function that was generated. The
-/// shell breaks words at `:`, `=` and `@` too: what it has of a word before the cursor is taken off.
+/// Asks for live values; where there are none, the generated function goes on. The shell breaks
+/// words at `:`, `=` and `@` too, so what it has of a word before the cursor is taken off.
 const BASH: &str = r#"_agent__ctl() {
     local line="${COMP_LINE:0:${COMP_POINT:-0}}" live word lead value
     [ -n "$line" ] || line="${COMP_WORDS[*]:0:COMP_CWORD+1}"

@@ -54,7 +54,7 @@ pub struct Args {
     form: Form,
 }
 
-/// Values that stand beside a label.
+/// Values shown next to a label.
 const EXAMPLES: u32 = 3;
 
 /// Cells of an example.

@@ -92,6 +92,18 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path, look: &mut Look)
     Ok(format)
 }
 
+/// The format asked for; with source lines, which the report does not have, folded stacks where
+/// nothing else is asked for.
+pub fn with_lines(
+    format: Option<Format>,
+    lines: bool,
+    output: &Path,
+    look: &Look,
+) -> Option<Format> {
+    let by_default = lines && is_stdout(output) && !look.report.is_asked();
+    format.or(by_default.then_some(Format::Folded))
+}
+
 /// Endings of the formats of a profile.
 const ENDINGS: &str = ".folded .pb.gz .speedscope.json .svg .html .json .firefox.json .perf.txt \
                        .bundle.html";

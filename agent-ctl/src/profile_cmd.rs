@@ -12,7 +12,7 @@ use crate::group_by;
 use crate::look::Look;
 use crate::loss;
 use crate::nothing;
-use crate::output::{OutputFile, choose, deliver, is_stdout};
+use crate::output::{OutputFile, choose, deliver, is_stdout, with_lines};
 use crate::peer::{Connection, Peer};
 use crate::record::{self, LINES_FOR, Recording, Sampling};
 use crate::render::{self, Format};
@@ -154,6 +154,7 @@ impl Args {
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
     let format = args.json.then_some(Format::Json).or(args.format);
+    let format = with_lines(format, args.lines, &args.to.path, &args.look);
     let format = choose(out, format, &args.to.path, &mut args.look)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;

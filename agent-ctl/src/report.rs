@@ -294,11 +294,11 @@ impl Measure {
         let Info {
             unit, duration_ns, ..
         } = &profile.info;
-        let whole = time_unit_ns(unit).map(|ns| *duration_ns as f64 / ns as f64);
+        let core = time_unit_ns(unit).map(|ns| *duration_ns as f64 / ns as f64);
         Measure {
-            unit: match (counts, whole) {
+            unit: match (counts, core) {
                 (true, _) => Unit::Count,
-                (_, Some(whole)) if whole > 0.0 && !profile.info.is_waiting() => Unit::Cores(whole),
+                (_, Some(core)) if core > 0.0 && !profile.info.is_waiting() => Unit::Cores(core),
                 _ if unit.is_empty() => Unit::Count,
                 _ => Unit::Weight(unit.clone()),
             },
@@ -314,7 +314,7 @@ impl Measure {
 
     fn show(&self, weight: u64) -> String {
         match &self.unit {
-            Unit::Cores(whole) => cores(weight as f64 / whole),
+            Unit::Cores(core) => cores(weight as f64 / core),
             Unit::Weight(unit) => units::weight(weight, unit),
             Unit::Count => units::count(weight),
         }

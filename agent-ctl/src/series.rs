@@ -257,7 +257,7 @@ pub struct Steps {
     pub count: u64,
 }
 
-/// The steps of a range: whole ones, by the clock, of what is kept of it.
+/// The steps of a range: complete ones, by the clock, of what is kept of it.
 fn steps(range: Range, kept: Option<(i64, i64)>, now_ns: i64, step: Option<Duration>) -> Steps {
     let (oldest_ns, _) = kept.unwrap_or((range.start_ns, now_ns));
     let start_ns = range.start_ns.max(oldest_ns);

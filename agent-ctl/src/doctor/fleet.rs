@@ -316,7 +316,7 @@ mod tests {
                 .map(|(id, severity)| Degradation {
                     id: (*id).to_owned(),
                     message: format!("{id} on {name}"),
-                    remedy: format!("mend {id}"),
+                    remedy: format!("repair {id}"),
                     severity: (*severity).into(),
                     since_unix_ns: 1_000_000_000,
                 })
@@ -347,7 +347,7 @@ mod tests {
             &clock,
         );
         assert!(
-            text.contains("no_samples (1 host, no samples): no_samples on c\n        on c for 1 min\n        fix: mend no_samples\n"),
+            text.contains("no_samples (1 host, no samples): no_samples on c\n        on c for 1 min\n        fix: repair no_samples\n"),
             "{text}"
         );
         assert!(text.contains("cpu_budget (3 hosts): "), "{text}");
