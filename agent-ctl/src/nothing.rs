@@ -286,14 +286,15 @@ mod tests {
     #[test]
     fn a_time_before_and_after_what_is_kept_says_so() {
         const S: i64 = 1_000_000_000;
-        let clock = Clock::at(1000 * S);
-        let range = |start_ns: i64, end_ns: i64| Range {
-            start_ns: start_ns * S,
-            end_ns: end_ns * S,
+        const DAY: i64 = 1_763_700_000 * S;
+        let clock = Clock::at(DAY + 1000 * S);
+        let range = |start_s: i64, end_s: i64| Range {
+            start_ns: DAY + start_s * S,
+            end_ns: if end_s == 0 { 0 } else { DAY + end_s * S },
         };
-        let kept = Some((500 * S, 900 * S));
+        let kept = Some((DAY + 500 * S, DAY + 900 * S));
         let said = of_time(range(100, 200), kept, &clock);
-        assert!(said.contains("the oldest kept are of 1970-01-01"), "{said}");
+        assert!(said.contains("the oldest kept are of 2025-11-21"), "{said}");
         let said = of_time(range(950, 0), kept, &clock);
         assert!(said.contains("the newest are of"), "{said}");
         assert_eq!(
