@@ -10,7 +10,7 @@ use crate::terminal::clean;
 use crate::units;
 use crate::when::{Clock, Range};
 use anyhow::Result;
-use profile::Profile;
+use profile::{Profile, TopBy, TopSort};
 use proto::agent::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp};
 use std::collections::BTreeSet;
 
@@ -113,10 +113,11 @@ async fn ask(
 
 /// Why no sample has what one matcher asks for; `None` when some have, or that is not known.
 fn mismatch(all: &Profile, matcher: &LabelMatcher) -> Option<String> {
-    let keys = all.samples.keys();
-    let values: BTreeSet<&str> = keys
-        .filter_map(|key| all.dict.label(key.labels, &matcher.label))
-        .collect();
+    // What runs most comes first.
+    let by = TopBy::Label(matcher.label.clone());
+    let rows = all.top(&by, TopSort::Own, usize::MAX).rows;
+    let named = rows.iter().map(|row| row.name.as_str());
+    let values: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
     let given = matcher.value.as_str();
     if values.is_empty() {
         return matches!(
