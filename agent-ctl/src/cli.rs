@@ -49,8 +49,11 @@ fn long_help() -> String {
 Examples:
   agent-ctl doctor
   agent-ctl top
+  agent-ctl profile --since 30m --callers '^malloc$'
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
+  agent-ctl series --by unit --since 1h
   agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
+  agent-ctl capture -o build.html -- make -j4
   agent-ctl annotate handle_request --unit api
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status

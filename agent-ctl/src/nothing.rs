@@ -10,7 +10,7 @@ use crate::terminal::clean;
 use crate::units;
 use crate::when::{Clock, Range};
 use anyhow::Result;
-use profile::Profile;
+use profile::{Profile, TopBy, TopSort};
 use proto::agent::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp};
 use std::collections::BTreeSet;
 
@@ -113,10 +113,11 @@ async fn ask(
 
 /// Why no sample has what one matcher asks for; `None` when some have, or that is not known.
 fn mismatch(all: &Profile, matcher: &LabelMatcher) -> Option<String> {
-    let keys = all.samples.keys();
-    let values: BTreeSet<&str> = keys
-        .filter_map(|key| all.dict.label(key.labels, &matcher.label))
-        .collect();
+    // What runs most comes first.
+    let by = TopBy::Label(matcher.label.clone());
+    let rows = all.top(&by, TopSort::Own, usize::MAX).rows;
+    let named = rows.iter().map(|row| row.name.as_str());
+    let values: Vec<&str> = named.filter(|name| !name.is_empty()).collect();
     let given = matcher.value.as_str();
     if values.is_empty() {
         return matches!(
@@ -286,14 +287,15 @@ mod tests {
     #[test]
     fn a_time_before_and_after_what_is_kept_says_so() {
         const S: i64 = 1_000_000_000;
-        let clock = Clock::at(1000 * S);
-        let range = |start_ns: i64, end_ns: i64| Range {
-            start_ns: start_ns * S,
-            end_ns: end_ns * S,
+        const DAY: i64 = 1_763_700_000 * S;
+        let clock = Clock::at(DAY + 1000 * S);
+        let range = |start_s: i64, end_s: i64| Range {
+            start_ns: DAY + start_s * S,
+            end_ns: if end_s == 0 { 0 } else { DAY + end_s * S },
         };
-        let kept = Some((500 * S, 900 * S));
+        let kept = Some((DAY + 500 * S, DAY + 900 * S));
         let said = of_time(range(100, 200), kept, &clock);
-        assert!(said.contains("the oldest kept are of 1970-01-01"), "{said}");
+        assert!(said.contains("the oldest kept are of 2025-11-21"), "{said}");
         let said = of_time(range(950, 0), kept, &clock);
         assert!(said.contains("the newest are of"), "{said}");
         assert_eq!(

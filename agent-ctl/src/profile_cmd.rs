@@ -33,6 +33,9 @@ Coverage and losses go to standard error. Exit code 6: there are no samples in t
 nothing is written, most samples were lost, or the collector misses part of the data.
 
 Examples:
+  agent-ctl profile --since 30m --unit api
+  agent-ctl profile --from '20 min ago' --until '10 min ago' --cum --limit 50
+  agent-ctl profile --since yesterday --callers '^malloc$'
   agent-ctl profile --since 5m -o cpu.svg
   agent-ctl profile --from 14:03 --to 14:08 --unit nginx -o nginx.pb.gz
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded

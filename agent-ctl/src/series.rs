@@ -422,7 +422,7 @@ mod tests {
             end_ns: 0,
         };
         let kept = Some((0, now));
-        let found = steps(range(6405), kept, now, None);
+        let found = steps(range(6385), kept, now, None);
         assert_eq!((found.step_ns, found.count), (120 * S, 31));
         assert_eq!(found.start_ns % (120 * S as i64), 0);
         let found = steps(range(9700), kept, now, None);
