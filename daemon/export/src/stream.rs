@@ -25,7 +25,9 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 const ROW_BYTES: usize = 2 * 5 + 1 + 2 * 10;
 
 /// Most encoded bytes of an account.
-const ACCOUNT_BYTES: usize = 5 + 2 * 10;
+///
+/// Its throttling adds a place in the window, a time and a limit.
+const ACCOUNT_BYTES: usize = 5 + 2 * 10 + 3 + 2 * 10;
 
 /// Encoded bytes of facts without the accounts, with room to spare.
 const FACTS_BYTES: usize = 2048;
@@ -155,6 +157,7 @@ impl Stream {
                 break;
             };
             let labels = self.labels(tables, remap, account.labels, &mut part, &mut bytes);
+            add_throttling(&mut facts, account);
             facts.account_label_sets.push(labels);
             facts.account_ns.push(account.ns);
             facts.account_estimated_ns.push(account.estimated_ns);
@@ -291,6 +294,21 @@ fn finish(mut part: wire::WindowPart, window: &Window) -> wire::WindowPart {
     part
 }
 
+/// Adds the throttling of the account that comes next.
+fn add_throttling(facts: &mut wire::WindowFacts, account: &Account) {
+    let place = facts.account_ns.len() as u32;
+    match account.throttled_ns {
+        Some(0) => {}
+        Some(ns) => {
+            facts.throttled_accounts.push(place);
+            facts.throttled_ns.push(ns);
+            facts.throttled_limits.push(account.limit_millicores);
+        }
+        None if facts.throttling_known => facts.throttling_unknown.push(place),
+        None => {}
+    }
+}
+
 fn facts(window: &Window, gap: Option<SpoolGap>) -> wire::WindowFacts {
     let facts = &window.facts;
     wire::WindowFacts {
@@ -300,6 +318,12 @@ fn facts(window: &Window, gap: Option<SpoolGap>) -> wire::WindowFacts {
         unit: facts.unit.clone(),
         period: facts.period,
         quality: Some(facts.quality.into()),
+        throttling_known: window.accounts.iter().any(|of| of.throttled_ns.is_some()),
+        pressure: facts.pressure.map(|pressure| wire::Pressure {
+            cpu_ns: pressure.cpu_ns,
+            memory_ns: pressure.memory_ns,
+            io_ns: pressure.io_ns,
+        }),
         dropped_before: gap.map(|gap| wire::Gap {
             start_unix_ns: gap.start_unix_ns,
             end_unix_ns: gap.end_unix_ns,

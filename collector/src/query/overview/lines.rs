@@ -1,5 +1,6 @@
 //! Cores over time by service and host, for both sides of a comparison.
 
+use super::waiting::Waiting;
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;
 use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
@@ -28,6 +29,8 @@ pub struct Side {
     pub quality: DataQuality,
     /// True when the numbers are the kernel's accounts, not samples.
     pub accounted: bool,
+    /// What hosts and cgroups waited for; nothing is known of it next to samples.
+    pub waiting: Waiting,
 }
 
 impl Side {
@@ -48,7 +51,7 @@ impl Side {
         if is_of_samples || !is_accountable(&scope.selector) {
             return Side::of_samples(store, scope, &by, step_ns, &limits);
         }
-        let QueryResult { data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
+        let QueryResult { mut data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
         let steps = data.hosts.values().map(Vec::len).max().unwrap_or(0);
         let covered = |host: &str, at: usize| {
             let line = data.hosts.get(host);
@@ -63,6 +66,7 @@ impl Side {
                 .collect(),
             quality,
             accounted: true,
+            waiting: Waiting::default(),
         };
         let rates = |line: &[u64], covered: &dyn Fn(usize) -> u64| -> Vec<f64> {
             let line = line.iter().enumerate();
@@ -84,6 +88,7 @@ impl Side {
             let other = (OTHER.to_owned(), OTHER.to_owned());
             side.cells.insert(other, rates(&data.rest, &mean));
         }
+        side.waiting = Waiting::take(&mut data);
         side.fill();
         Ok(side)
     }
@@ -118,6 +123,7 @@ impl Side {
             dark: data.steps.iter().map(|step| step.hosts == 0).collect(),
             quality,
             accounted: false,
+            waiting: Waiting::default(),
         };
         let rates = |weights: &[u64]| -> Vec<f64> {
             let weights = weights.iter().enumerate();

@@ -51,6 +51,20 @@ fn side(load: &mut Noise, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
         dark: vec![false; STEPS],
         quality: quality(),
         accounted: true,
+        waiting: Default::default(),
+    }
+}
+
+/// A side without cells.
+pub fn bare_side(steps: usize, step_ns: u64) -> Side {
+    Side {
+        start_unix_ns: 0,
+        step_ns,
+        cells: BTreeMap::new(),
+        dark: vec![false; steps],
+        quality: quality(),
+        accounted: true,
+        waiting: Default::default(),
     }
 }
 
@@ -68,7 +82,7 @@ fn usual(service: &str, host: usize, step: usize) -> f64 {
 fn judged(seed: u64, now: impl Fn(&str, usize, usize) -> f64) -> Judged {
     let mut load = Noise(seed);
     let before = side(&mut load, usual);
-    judge(&before, &side(&mut load, now))
+    judge(&before, &side(&mut load, now), "unit")
 }
 
 fn changed(rows: &[Row]) -> Vec<(&str, usize)> {

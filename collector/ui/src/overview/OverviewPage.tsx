@@ -29,6 +29,7 @@ import {
   when,
 } from './overview';
 import { Spark } from './Spark';
+import { Waiting } from './Waiting';
 
 /** Label of services that nobody chose. */
 const SERVICES = 'unit';
@@ -203,6 +204,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
             ))}
           </ul>
           <More of={outliers.length} shown={LISTED_MAX} />
+          <Waiting answer={answer} profileOf={(label, name) => profileOf(of.query, label, name)} />
           <h3>Hosts with warnings</h3>
           <Answer query={hosts} what="the hosts">
             {(answer) => <Troubled answer={answer} />}

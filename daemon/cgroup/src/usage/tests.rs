@@ -360,6 +360,70 @@ fn the_host_is_read_where_its_root_is_not_seen() {
 fn the_kernels_own_files_are_read() {
     let hierarchy = Hierarchy::discover(Path::new("/proc"));
     let mut meters = Meters::new(hierarchy, Path::new("/proc"));
-    let (_, (_, used)) = meters.source.read("/").unwrap();
+    let (_, used) = meters.source.read("/").unwrap().point;
     assert!(used > 0);
+}
+
+#[test]
+fn throttling_is_in_the_file_that_is_read_anyway() {
+    let mut fake = Fake::new();
+    let stat = |ms: u64, throttled_ms: u64| {
+        let dir = fake.dir.path().join("held");
+        fs::create_dir_all(&dir).unwrap();
+        let (us, throttled_us) = (ms * 1000, throttled_ms * 1000);
+        let text = format!("usage_usec {us}\nnr_throttled 9\nthrottled_usec {throttled_us}\n");
+        fs::write(dir.join("cpu.stat"), text).unwrap();
+        fs::write(dir.join("cpu.max"), "20000 100000\n").unwrap();
+    };
+    stat(0, 0);
+    fake.used("/free", 0);
+    fake.meters.start(["/held", "/free"].into_iter());
+    let opened = fake.meters.source.opened;
+    stat(2000, 18_000);
+    fake.used("/free", 2000);
+    let start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    for meter in fake.meters.meters.values_mut() {
+        let throttled = Counter::new((start, 0));
+        (meter.anchor, meter.last, meter.throttled) = ((start, 0), (start, 0), Some(throttled));
+    }
+    let value = Value {
+        count: 1,
+        weight: MS,
+    };
+    let taken = BTreeMap::from([("/held".into(), value), ("/free".into(), value)]);
+    let end = MonotonicTime(start.0 + 10 * S);
+    let accounts = fake.meters.close(window(start, end), &taken);
+    let of = |path: &str| {
+        let mut accounts = accounts.iter();
+        accounts.find(|account| &*account.path == path).unwrap()
+    };
+    let held = of("/held");
+    let throttled_ms = held.throttled_ns.unwrap() / MS;
+    assert!(throttled_ms.abs_diff(18_000) < 200, "{throttled_ms}");
+    assert_eq!(held.limit_millicores, 200);
+    assert_eq!(
+        (of("/free").throttled_ns, of("/free").limit_millicores),
+        (Some(0), 0)
+    );
+    // Three cgroups, the root among them, and a file each: as without throttling.
+    assert_eq!(fake.meters.source.opened - opened, 3);
+}
+
+#[test]
+fn a_cgroup_that_is_estimated_has_no_throttling() {
+    let mut fake = Fake::new();
+    fake.meters.start(std::iter::empty());
+    fake.used("/new", 5000);
+    fake.start = MonotonicTime(MonotonicTime::now().0 - 10 * S);
+    let taken = BTreeMap::from([(
+        "/new".into(),
+        Value {
+            count: 1,
+            weight: MS,
+        },
+    )]);
+    let end = MonotonicTime(fake.start.0 + 10 * S);
+    let accounts = fake.meters.close(window(fake.start, end), &taken);
+    let new = accounts.iter().find(|account| &*account.path == "/new");
+    assert_eq!(new.unwrap().throttled_ns, None);
 }

@@ -128,10 +128,12 @@ impl Run {
             labels,
             ns: 5000,
             estimated_ns: 1000,
+            ..Account::default()
         }];
         let start = MonotonicTime(self.at);
         self.at += S;
         self.recorder.add(WindowPart {
+            pressure: None,
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,
