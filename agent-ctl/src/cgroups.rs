@@ -166,14 +166,7 @@ fn table(answer: &Tree, args: &Args) -> Table {
             container(cgroup),
         ]);
     }
-    table.sparing(&[
-        "CONTAINER",
-        "UNIT",
-        "SELF",
-        "CPU",
-        "COVERAGE",
-        "THROTTLED",
-    ])
+    table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE", "THROTTLED"])
 }
 
 /// Describes the container: its runtime, its pod, and its name, or the start of its id if nothing

@@ -159,7 +159,9 @@ impl CpuLimit {
                 return None;
             };
             let mut options = options.split(',');
-            options.any(|option| option == "cpu").then(|| PathBuf::from(place))
+            options
+                .any(|option| option == "cpu")
+                .then(|| PathBuf::from(place))
         });
         let quota_us = millicores * 100;
         let write = |file: PathBuf, text: String| {

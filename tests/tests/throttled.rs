@@ -57,7 +57,12 @@ fn a_cgroup_at_its_cpu_limit_is_named_and_its_neighbour_is_not_needs_root() {
     let busy = [split.start_in(&held, &[]), split.start_in(&held, &[])];
     busy.iter().for_each(|busy| limit.add(busy.pid()));
     let _neighbour = split.start_in(&free, &[]);
-    let read = || (limit.throttled_ns() as f64, held.cpu_ns().expect("an account") as f64);
+    let read = || {
+        (
+            limit.throttled_ns() as f64,
+            held.cpu_ns().expect("an account") as f64,
+        )
+    };
     let before = read();
     std::thread::sleep(Duration::from_secs(RUN_S));
     let after = read();

@@ -13,11 +13,28 @@ const THROTTLED_ADVICE: &str = "a limit that is used up stops the cgroup until t
                                 fewer threads";
 
 /// Adds the tables; `all` with what was the same in the baseline.
-pub(super) fn add(text: &mut String, out: &Out, answer: &OverviewResponse, clock: &Clock, all: bool) {
-    let throttled: Vec<_> = answer.throttled.iter().filter(|of| all || !of.in_baseline).collect();
+pub(super) fn add(
+    text: &mut String,
+    out: &Out,
+    answer: &OverviewResponse,
+    clock: &Clock,
+    all: bool,
+) {
+    let throttled: Vec<_> = answer
+        .throttled
+        .iter()
+        .filter(|of| all || !of.in_baseline)
+        .collect();
     if !throttled.is_empty() {
         let mut table = Table::new(&[
-            "THROTTLED", "ON", "OF", ">WITHHELD", ">CORES", ">LIMIT", "SINCE", ">BEFORE",
+            "THROTTLED",
+            "ON",
+            "OF",
+            ">WITHHELD",
+            ">CORES",
+            ">LIMIT",
+            "SINCE",
+            ">BEFORE",
         ]);
         for of in &throttled {
             table.row([
@@ -41,7 +58,11 @@ pub(super) fn add(text: &mut String, out: &Out, answer: &OverviewResponse, clock
         text.push_str(&out.tone(Tone::Dim, THROTTLED_ADVICE));
         text.push('\n');
     }
-    let pressed: Vec<_> = answer.pressed.iter().filter(|of| all || !of.in_baseline).collect();
+    let pressed: Vec<_> = answer
+        .pressed
+        .iter()
+        .filter(|of| all || !of.in_baseline)
+        .collect();
     if !pressed.is_empty() {
         let mut table = Table::new(&["PRESSURE", "FOR", ">OF THE TIME", "SINCE", ">BEFORE"]);
         for of in &pressed {

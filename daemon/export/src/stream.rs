@@ -26,8 +26,12 @@ const ROW_BYTES: usize = 2 * 5 + 1 + 2 * 10;
 
 /// Most encoded bytes of an account.
 ///
-/// Its throttling adds a place in the window, a time and a limit.
-const ACCOUNT_BYTES: usize = 5 + 2 * 10 + 3 + 2 * 10;
+/// Three of them are its place, if its throttling is not known or it was throttled.
+const ACCOUNT_BYTES: usize = 5 + 2 * 10 + 3;
+
+/// Most encoded bytes that an account has in addition if it was throttled: a time and a limit. If
+/// all were, they would take half of a message instead of a third of it, which still fits.
+const THROTTLED_BYTES: usize = 2 * 10;
 
 /// Encoded bytes of facts without the accounts, with room to spare.
 const FACTS_BYTES: usize = 2048;
@@ -141,7 +145,9 @@ impl Stream {
             part.sample_weights.push(value.weight);
             bytes += ROW_BYTES;
         }
-        let own = accounts.len() * ACCOUNT_BYTES + FACTS_BYTES;
+        let throttled = accounts.iter().filter(|of| of.throttled_ns > Some(0));
+        let throttled_bytes = throttled.count() * THROTTLED_BYTES;
+        let own = accounts.len() * ACCOUNT_BYTES + throttled_bytes + FACTS_BYTES;
         bytes += own;
         let mut facts = facts(window, gap);
         let mut accounts = accounts.iter();

@@ -502,10 +502,7 @@ fn throttled_on_wire(
     }
 }
 
-fn pressed_on_wire(
-    of: Pressed,
-    time: impl Fn((usize, usize)) -> (i64, i64),
-) -> wire::PressedHost {
+fn pressed_on_wire(of: Pressed, time: impl Fn((usize, usize)) -> (i64, i64)) -> wire::PressedHost {
     let (since_unix_ns, until_unix_ns) = time(of.steps);
     let resource = match of.resource {
         Resource::Cpu => wire::Resource::Cpu,

@@ -155,7 +155,7 @@ fn a_host_that_was_different_all_the_time_is_no_news() {
         usual(service, host, step) * if host == 2 { 4.0 } else { 1.0 }
     };
     let before = side(&mut load, large);
-    let found = judge(&before, &side(&mut load, large));
+    let found = judge(&before, &side(&mut load, large), "unit");
     assert_eq!(changed(&found.services), []);
     assert!(found.outliers.iter().all(|(_, before)| *before));
     assert!(!found.outliers.is_empty());
@@ -171,7 +171,7 @@ fn a_service_that_starts_and_one_that_ends_are_changes() {
     };
     let before = side(&mut load, without("api"));
     let after = side(&mut load, without("db"));
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()
     });
@@ -195,7 +195,7 @@ fn steps_without_data_are_told_as_such() {
             line[5] = f64::NAN;
         }
     }
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     assert_eq!(changed(&found.services), []);
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()

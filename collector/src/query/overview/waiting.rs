@@ -189,7 +189,10 @@ impl<'w> Baseline<'w> {
         if !self.of.throttling_known {
             return None;
         }
-        let own = self.by_cgroup.get(&(host, cgroup)).and_then(Throttling::share);
+        let own = self
+            .by_cgroup
+            .get(&(host, cgroup))
+            .and_then(Throttling::share);
         let of_service = || {
             let named = !service.is_empty();
             self.by_service.get(service).copied().filter(|_| named)
@@ -339,8 +342,14 @@ mod tests {
         let found = one(&side("/a", 0.0, 0..0), &side("/a", 0.9, 2..6));
         assert!((found.share - 0.9).abs() < 1e-6, "{found:?}");
         assert_eq!((found.steps, found.limit_cores), ((2, 6), 0.2));
-        assert_eq!((found.baseline_share, found.in_baseline), (Some(0.0), false));
-        assert_eq!((found.service.as_str(), found.host.as_str()), ("api.service", "web-1"));
+        assert_eq!(
+            (found.baseline_share, found.in_baseline),
+            (Some(0.0), false)
+        );
+        assert_eq!(
+            (found.service.as_str(), found.host.as_str()),
+            ("api.service", "web-1")
+        );
     }
 
     #[test]
@@ -380,7 +389,9 @@ mod tests {
             memory_ns: ns(memory),
             io_ns: 0,
         };
-        side.waiting.pressure.insert(host.to_owned(), vec![of; STEPS]);
+        side.waiting
+            .pressure
+            .insert(host.to_owned(), vec![of; STEPS]);
         side
     }
 
@@ -392,10 +403,7 @@ mod tests {
             .iter()
             .map(|of| (of.host.as_str(), of.resource, of.in_baseline))
             .collect();
-        let expected = [
-            ("a", Resource::Cpu, false),
-            ("a", Resource::Memory, false),
-        ];
+        let expected = [("a", Resource::Cpu, false), ("a", Resource::Memory, false)];
         assert_eq!(found, expected);
     }
 

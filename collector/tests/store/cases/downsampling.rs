@@ -127,7 +127,8 @@ pub fn waiting_stays_as_data_gets_older(_: &dyn Engine, place: Box<dyn Place>) {
         let told = format!("{age} s older");
         assert!(answer.data.throttling_known, "{told}");
         assert!(!expected.data.throttled.is_empty());
-        let held = |cgroups: &[ThrottledCgroup]| -> u64 { cgroups.iter().map(|of| of.sum.ns).sum() };
+        let held =
+            |cgroups: &[ThrottledCgroup]| -> u64 { cgroups.iter().map(|of| of.sum.ns).sum() };
         let (found, wanted) = (answer.data, expected.data);
         assert_eq!(held(&found.throttled), held(&wanted.throttled), "{told}");
         assert_eq!(found.pressure, wanted.pressure, "{told}");

@@ -250,9 +250,14 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
     assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
     let throttling = |rows: &[LabelTotals]| -> BTreeMap<LabelSet, Throttling> {
         let rows = rows.iter().map(|row| (row.labels.clone(), row.throttling));
-        rows.filter(|(_, of)| *of != Throttling::default()).collect()
+        rows.filter(|(_, of)| *of != Throttling::default())
+            .collect()
     };
-    assert_eq!(throttling(&answer.data), throttling(&expected.data), "{question:?}");
+    assert_eq!(
+        throttling(&answer.data),
+        throttling(&expected.data),
+        "{question:?}"
+    );
 
     // Samples have labels that accounts lack.
     if SAMPLE_LABELS.iter().any(|label| text.contains(label)) {
@@ -267,7 +272,12 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
         .unwrap();
     let waiting = |mut data: AccountedSeries| {
         data.throttled.sort_by(|a, b| a.labels.cmp(&b.labels));
-        (data.throttled, data.throttling_known, data.pressure, data.hosts)
+        (
+            data.throttled,
+            data.throttling_known,
+            data.pressure,
+            data.hosts,
+        )
     };
     assert_eq!(waiting(answer.data), waiting(expected.data), "{question:?}");
 }

@@ -590,14 +590,16 @@ impl StoreQueries for Model {
         let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let data = sums
             .into_iter()
-            .map(|(labels, (taken, lost, ns, estimated, throttling))| LabelTotals {
-                labels,
-                taken,
-                lost,
-                expected_ns: clip(ns),
-                estimated_ns: clip(estimated),
-                throttling,
-            });
+            .map(
+                |(labels, (taken, lost, ns, estimated, throttling))| LabelTotals {
+                    labels,
+                    taken,
+                    lost,
+                    expected_ns: clip(ns),
+                    estimated_ns: clip(estimated),
+                    throttling,
+                },
+            );
         let mut data: Vec<_> = data.collect();
         data.sort_by_key(|row| std::cmp::Reverse(row.taken.weight.saturating_add(row.lost.weight)));
         data.truncate(limits.lines);

@@ -29,7 +29,7 @@ import {
   when,
 } from './overview';
 import { Spark } from './Spark';
-import { Waiting } from './Waiting';
+import { Waiting, WaitingVerdict } from './Waiting';
 
 /** Label of services that nobody chose. */
 const SERVICES = 'unit';
@@ -165,6 +165,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         {changed.length > SENTENCES_MAX && (
           <p class="soft">and {format.plural(changed.length - SENTENCES_MAX, 'more service')}, below</p>
         )}
+        <WaitingVerdict answer={answer} />
       </section>
       <section class="panel-box" aria-label="CPU over time">
         <FleetChart answer={answer} row={fleet} baseline={of.words} />

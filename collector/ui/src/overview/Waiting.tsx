@@ -59,16 +59,29 @@ export function Waiting({ answer, profileOf }: Props) {
   );
 }
 
+/** That something is throttled or waits, in a line: what it is stands below. */
+export function WaitingVerdict({ answer }: { answer: OverviewResponse }) {
+  const throttled = answer.throttled.filter((one) => !one.inBaseline).length;
+  const pressed = new Set(answer.pressed.filter((one) => !one.inBaseline).map((one) => one.host)).size;
+  const parts = [
+    throttled > 0 && `${format.plural(throttled, 'cgroup')} throttled`,
+    pressed > 0 && `${format.plural(pressed, 'host')} under pressure`,
+  ].filter(Boolean);
+  return parts.length > 0 ? <p class="tone-warn">{parts.join(', ')}, below</p> : null;
+}
+
+/** What a path ends with: where a cgroup has no other name, that tells most. */
+const endOf = (path: string) => path.slice(path.lastIndexOf('/') + 1);
+
 function Throttled({ of, to }: { of: ThrottledCgroup; to: Partial<State> }) {
   return (
     <li>
-      <Link to={to}>
-        <Name text={of.container || of.service || of.cgroup} empty="/" max={40} />
+      <Link to={to} title={of.cgroup.slice(0, 300)}>
+        <Name text={of.container || of.service || endOf(of.cgroup)} empty="/" max={40} />
       </Link>{' '}
-      on <Name text={of.host} max={40} /> got {format.percent(1 - of.share)} of the CPU time it wanted:{' '}
-      {of.limitCores > 0 ? `its limit of ${limitCores(of.limitCores)}` : 'its CPU limit'} withheld {cores(of.cores)}{' '}
-      cores {when(of)}
-      {before(of.baselineShare, 'throttled')}
+      on <Name text={of.host} max={40} /> got {format.percent(1 - of.share)} of the CPU time it wanted {when(of)}: its{' '}
+      {of.limitCores > 0 ? `limit of ${limitCores(of.limitCores)}` : 'CPU limit'} withheld {cores(of.cores)} cores
+      {before(of.baselineShare, of.baselineShare !== undefined && of.baselineShare > 0 ? 1 - of.baselineShare : 0)}
     </li>
   );
 }
@@ -95,16 +108,15 @@ function Pressed({ of, to }: { of: PressedHost; to: Partial<State> }) {
         <Name text={of.host} max={40} />
       </Link>{' '}
       {waited(of)} {when(of)}
-      {before(of.baselineShare, '')}
+      {before(of.baselineShare, of.baselineShare ?? 0)}
     </li>
   );
 }
 
-/** `; 12 % in the baseline`. */
-function before(share: number | undefined, word: string): string {
+/** `; 12 % in the baseline`; nothing where it is new. */
+function before(share: number | undefined, shown: number): string {
   if (share === undefined) return '; not known of the baseline';
-  const what = word === '' ? '' : ` ${word}`;
-  return share < 0.005 ? `; not${what || ' so'} in the baseline` : `; ${format.percent(share)}${what} in the baseline`;
+  return share < 0.005 ? '' : `; ${format.percent(shown)} in the baseline`;
 }
 
 /** How many of a list are not listed. */

@@ -1,7 +1,6 @@
 // How CPU limits held cgroups back, in words.
 
 import type { Throttling } from '../gen/fleetprof/agent/v1/agent_pb';
-import * as format from '../text/format';
 
 export const THROTTLED_HINT =
   'Part of the CPU time that the cgroup wanted and its own CPU limit withheld. –: not known, from older agents or where the limit cannot be read';
@@ -23,5 +22,5 @@ export function limitOf(of: Throttling | undefined): string | undefined {
 
 /** `0.2 cores`. */
 export function limitCores(cores: number): string {
-  return `${format.significant(cores)} ${cores === 1 ? 'core' : 'cores'}`;
+  return `${Number(cores.toPrecision(3)).toLocaleString('en')} ${cores === 1 ? 'core' : 'cores'}`;
 }

@@ -103,7 +103,7 @@ fn hash_of(dict: &Dict, labels: u32) -> u128 {
         half(0) << 64 | half(1)
     };
     let pairs = dict.tables.labels(LabelSetId(labels));
-    pairs.fold(0, |sum, pair| sum.wrapping_add(hash(pair)))
+    pairs.fold(0u128, |sum, pair| sum.wrapping_add(hash(pair)))
 }
 
 /// What partitions have, by a hash of the labels.
