@@ -41,7 +41,7 @@ pub(super) fn add(
                 name(&of.cgroup),
                 of.host.clone(),
                 name(match of.container.as_str() {
-                    "" => &of.service,
+                    "" => of.service.as_str(),
                     container => container,
                 }),
                 percent(of.share),

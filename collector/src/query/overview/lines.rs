@@ -1,9 +1,11 @@
 //! Cores over time by service and host, for both sides of a comparison.
 
-use super::waiting::Waiting;
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;
-use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
+use crate::store::{
+    AccountedSeries, DataQuality, Limits, PressureSum, QueryResult, Scope, StoreQueries,
+    ThrottledCgroup,
+};
 use profile::{key, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -31,6 +33,34 @@ pub struct Side {
     pub accounted: bool,
     /// What hosts and cgroups waited for; nothing is known of it next to samples.
     pub waiting: Waiting,
+}
+
+/// What hosts and cgroups waited for on one side, as the store says it.
+#[derive(Default)]
+pub struct Waiting {
+    /// See [`AccountedSeries::throttled`].
+    pub throttled: Vec<ThrottledCgroup>,
+    /// See [`AccountedSeries::throttled_left_out`].
+    pub throttled_left_out: u64,
+    /// See [`AccountedSeries::throttling_known`].
+    pub throttling_known: bool,
+    /// See [`AccountedSeries::hosts`].
+    pub hosts: BTreeMap<String, Vec<u64>>,
+    /// See [`AccountedSeries::pressure`].
+    pub pressure: BTreeMap<String, Vec<PressureSum>>,
+}
+
+impl Waiting {
+    /// Takes it out of an answer of the store.
+    pub fn take(data: &mut AccountedSeries) -> Waiting {
+        Waiting {
+            throttled: std::mem::take(&mut data.throttled),
+            throttled_left_out: data.throttled_left_out,
+            throttling_known: data.throttling_known,
+            hosts: std::mem::take(&mut data.hosts),
+            pressure: std::mem::take(&mut data.pressure),
+        }
+    }
 }
 
 impl Side {

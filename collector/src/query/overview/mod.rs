@@ -464,7 +464,7 @@ fn answer_of(
         throttling_known: after.waiting.throttling_known,
         pressed: pressed.collect(),
         pressed_left_out,
-        pressure_hosts: waiting::hosts_known(&after) as u32,
+        pressure_hosts: after.waiting.pressure.len() as u32,
         start_unix_ns: after.start_unix_ns,
         baseline_start_unix_ns: before.start_unix_ns,
         step_ns: after.step_ns,

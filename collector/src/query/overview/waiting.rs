@@ -3,15 +3,15 @@
 //! The kernel counts both, so there is no chance to be judged as for CPU time: what passes its
 //! threshold over the complete range is named, and marked if it was as bad in the baseline.
 
-use super::lines::Side;
-use crate::store::{AccountedSeries, PressureSum, ThrottledCgroup};
+use super::lines::{Side, Waiting};
+use crate::store::{PressureSum, ThrottledCgroup};
 use profile::{Throttling, key};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// A cgroup is named if its limit withheld at least this share of the CPU time that it wanted, and
 /// this many cores. Below a twentieth, bursts of a few periods of 100 ms are all that is held back;
 /// the cores are those of a change that matters.
-const THROTTLED_MIN: (f64, f64) = (0.05, super::CHANGE_MIN.0);
+const THROTTLED_MIN: (f64, f64) = (0.05, 0.02);
 
 /// A host is named if its tasks waited for this share of the time. CPU: in half of it, some task
 /// that could run had to wait, which work notices. Memory and I/O count only time in which nothing
@@ -28,34 +28,6 @@ const WORSE: f64 = 0.1;
 /// A time counts as that of the waiting while it has at least this part of the mean of the range.
 const PART_OF_MEAN: f64 = 0.5;
 
-/// What hosts and cgroups waited for on one side, as the store says it.
-#[derive(Default)]
-pub struct Waiting {
-    /// See [`AccountedSeries::throttled`].
-    pub throttled: Vec<ThrottledCgroup>,
-    /// See [`AccountedSeries::throttled_left_out`].
-    pub throttled_left_out: u64,
-    /// See [`AccountedSeries::throttling_known`].
-    pub throttling_known: bool,
-    /// See [`AccountedSeries::hosts`].
-    pub hosts: BTreeMap<String, Vec<u64>>,
-    /// See [`AccountedSeries::pressure`].
-    pub pressure: BTreeMap<String, Vec<PressureSum>>,
-}
-
-impl Waiting {
-    /// Takes it out of an answer of the store.
-    pub fn take(data: &mut AccountedSeries) -> Waiting {
-        Waiting {
-            throttled: std::mem::take(&mut data.throttled),
-            throttled_left_out: data.throttled_left_out,
-            throttling_known: data.throttling_known,
-            hosts: std::mem::take(&mut data.hosts),
-            pressure: std::mem::take(&mut data.pressure),
-        }
-    }
-}
-
 /// What tasks of a host wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Resource {
@@ -70,7 +42,7 @@ pub enum Resource {
 /// A cgroup that its CPU limit held back.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Throttled {
-    /// Its labels are those of the store.
+    /// Name of its host.
     pub host: String,
     /// Path.
     pub cgroup: String,
@@ -281,12 +253,6 @@ fn span(waited: &[u64], covered: &[u64]) -> (usize, usize) {
         }
         _ => (0, covered.len()),
     }
-}
-
-/// Hosts whose pressure is known.
-pub fn hosts_known(side: &Side) -> usize {
-    let hosts: BTreeSet<&String> = side.waiting.pressure.keys().collect();
-    hosts.len()
 }
 
 #[cfg(test)]

@@ -298,7 +298,7 @@ async fn throttled(
         _unit: String,
         throttled: u64,
         used: u64,
-        limit: u64,
+        most: u64,
     }
     #[derive(Row, Deserialize)]
     struct Point {
@@ -310,7 +310,7 @@ async fn throttled(
     }
     let grouping = Grouping::new(&GroupBy::All);
     let columns = format!(
-        "{} AS throttled, {} AS used, max(total.limit_millicores) AS limit",
+        "{} AS throttled, {} AS used, max(total.limit_millicores) AS most",
         sum("total.throttled_ns"),
         sum("total.throttle_used_ns")
     );
@@ -325,7 +325,7 @@ async fn throttled(
                 *sums.entry(row.g).or_default() += Throttling {
                     ns: row.throttled,
                     used_ns: row.used,
-                    limit_millicores: row.limit,
+                    limit_millicores: row.most,
                 };
             }
             Ok(())
@@ -526,7 +526,7 @@ pub(super) async fn totals(
         estimated_ns: i64,
         throttled: u64,
         used: u64,
-        limit: u64,
+        most: u64,
     }
     let mut found = LabelSums {
         rows: HashMap::new(),
@@ -541,7 +541,7 @@ pub(super) async fn totals(
     let grouping = Grouping::new(group_by);
     let columns = format!(
         "sum(total.n) AS n, {} AS w, sum(total.lost_n) AS lost_n, {} AS lost_w, {} AS expected_ns, \
-         {} AS estimated_ns, {} AS throttled, {} AS used, max(total.limit_millicores) AS limit",
+         {} AS estimated_ns, {} AS throttled, {} AS used, max(total.limit_millicores) AS most",
         sum("total.w"),
         sum("total.lost_w"),
         signed_sum("total.alone_ns"),
@@ -573,7 +573,7 @@ pub(super) async fn totals(
                 throttling: Throttling {
                     ns: row.throttled,
                     used_ns: row.used,
-                    limit_millicores: row.limit,
+                    limit_millicores: row.most,
                 },
             };
             groups.push((row.g, sum));

@@ -379,3 +379,29 @@ fn service_of(labels: &LabelSet, service_labels: &[String]) -> LabelSet {
         .find(|(_, value)| !value.is_empty());
     LabelSet::new(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn throttling(ns: u64, used_ns: u64) -> Throttling {
+        Throttling {
+            ns,
+            used_ns,
+            limit_millicores: 200,
+        }
+    }
+
+    #[test]
+    fn a_limit_over_a_unit_is_held_against_all_of_the_unit_once() {
+        // The unit has the limit and runs 10 itself; the 90 of a cgroup below are added up with it.
+        assert_eq!(alone(throttling(300, 100), 10), throttling(300, 10));
+        assert_eq!(alone(throttling(0, 90), 90), throttling(0, 90));
+    }
+
+    #[test]
+    fn a_limit_over_cgroups_of_other_services_keeps_what_it_holds() {
+        assert_eq!(alone(throttling(300, 100), 0), throttling(300, 100));
+        assert_eq!(alone(Throttling::default(), 5), Throttling::default());
+    }
+}

@@ -272,12 +272,7 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
         .unwrap();
     let waiting = |mut data: AccountedSeries| {
         data.throttled.sort_by(|a, b| a.labels.cmp(&b.labels));
-        (
-            data.throttled,
-            data.throttling_known,
-            data.pressure,
-            data.hosts,
-        )
+        (data.throttled, data.throttling_known, data.pressure)
     };
     assert_eq!(waiting(answer.data), waiting(expected.data), "{question:?}");
 }

@@ -70,7 +70,7 @@ pub fn accounted(
         scope.range,
         budget,
         |partition, budget| read_partition(partition, scope, group_by, axis, budget),
-        |found, budget| {
+        |found: Found, budget| {
             throttled.add(found.throttled, budget);
             for (host, line) in found.pressed {
                 match pressure.get_mut(&host) {
