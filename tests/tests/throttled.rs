@@ -68,7 +68,7 @@ fn a_cgroup_at_its_cpu_limit_is_named_and_its_neighbour_is_not_needs_root() {
     let after = read();
     let (throttled, used) = (after.0 - before.0, after.1 - before.1);
     let expected = throttled / (throttled + used);
-    assert!(expected > 0.5, "the limit holds nothing back: {expected}");
+    assert!(expected > 0.2, "the limit holds nothing back: {expected}");
 
     // The agent's own answer.
     let own = json(&daemon.ctl(&["cgroups", "--since", "15s", "--json"]));

@@ -180,7 +180,7 @@ impl WindowSource for Given {
                 .map(|(name, weights)| (unit(name), signed(weights)))
                 .collect(),
             hosts: [("a".to_owned(), vec![10, 0])].into(),
-            pressure: HashMap::new(),
+            pressure: Default::default(),
             throttled: Vec::new(),
             throttling_known: false,
             resolution: RESOLUTION,

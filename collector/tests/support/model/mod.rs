@@ -153,7 +153,7 @@ impl Kept {
     /// How their own limits held cgroups back.
     fn throttling(&self) -> impl Iterator<Item = (&LabelSet, Throttling)> {
         let accounts = self.window.accounts.iter();
-        accounts.map(|of| (&self.window.label_sets[of.labels as usize], of.throttling()))
+        accounts.map(move |of| (&self.window.label_sets[of.labels as usize], of.throttling()))
     }
 }
 
