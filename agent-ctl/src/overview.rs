@@ -1,5 +1,7 @@
 //! `agent-ctl overview`: shows what changed in a fleet, where, since when, and how certain that is.
 
+mod waiting;
+
 use crate::collector::{Collector, Samples};
 use crate::exit::{self, fail};
 use crate::fleet;
@@ -30,7 +32,9 @@ kernel accounts it, so lost samples do not matter; with --comm, --pid or --threa
 samples. Only significant changes are listed: at most one in a hundred is chance. A change is the \
 difference from SINCE on, and ± is its 95 % error. A change on a few hosts is found even if the \
 sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
-its other hosts.
+its other hosts. THROTTLED are cgroups whose own CPU limit withheld 5 % or more of the CPU \
+time that they wanted. PRESSURE is time in which tasks of a host waited: some task for a CPU \
+(listed from 50 % on), or all of them for memory (5 %) or I/O (20 %).
 Exit code 6: data of the range is missing.
 
 Examples:
@@ -191,6 +195,7 @@ impl View<'_> {
         self.add_functions(&mut text, out);
         self.add_rows(&mut text, out, "HOST", &answer.hosts, answer.hosts_left_out);
         self.add_outliers(&mut text, out);
+        waiting::add(&mut text, out, answer, self.clock, self.args.all);
         text
     }
 
@@ -424,6 +429,8 @@ struct Json<'a> {
     functions: Vec<JsonFunction<'a>>,
     functions_missing: &'a [String],
     outliers: Vec<JsonOutlier<'a>>,
+    #[serde(flatten)]
+    waiting: waiting::Json<'a>,
 }
 
 #[derive(Serialize)]
@@ -494,6 +501,7 @@ impl<'a> Json<'a> {
             functions: answer.functions.iter().map(JsonFunction::of).collect(),
             functions_missing: &answer.functions_missing,
             outliers: answer.outliers.iter().map(JsonOutlier::of).collect(),
+            waiting: waiting::Json::of(answer),
         }
     }
 }
