@@ -86,6 +86,32 @@ async fn it_says_what_changed_where_and_since_when() {
 }
 
 #[tokio::test]
+async fn a_baseline_may_be_of_other_samples() {
+    let rig = filled().await;
+    let mut client = rig.queries().await;
+    let mut one = request();
+    let late = range(at(91), NOW);
+    let selection = one.selection.as_mut().expect("some");
+    (selection.selector, selection.range) = ("host=\"b\"".to_owned(), late);
+    one.baseline = late;
+    one.baseline_selection = Some(wire::Selection {
+        selector: "host=\"a\"".to_owned(),
+        ..wire::Selection::default()
+    });
+    let answer = client.overview(one.clone()).await.expect("an answer");
+    let answer = answer.into_inner();
+    let service = named(&answer.services, "web.service");
+    assert!((service.baseline_cores - 1.02).abs() < 0.02, "{service:?}");
+    assert!((service.cores - 1.52).abs() < 0.02, "{service:?}");
+    assert!(named(&answer.hosts, "b").change.expect("a change").appeared);
+    assert!(named(&answer.hosts, "a").change.expect("a change").vanished);
+    // Its range stands elsewhere.
+    one.baseline_selection.as_mut().expect("some").range = late;
+    let refused = client.overview(one).await.expect_err("two ranges");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
 async fn a_selection_and_a_baseline_are_honoured() {
     let rig = filled().await;
     let mut client = rig.queries().await;

@@ -17,6 +17,7 @@ import { App } from './app/App';
 import { type SearchPort, searchWith } from './flame/useMask';
 import { followAddress } from './state/store';
 import { followTheme } from './state/theme';
+import { followZone } from './state/zone';
 
 analyseWith(() =>
   new URLSearchParams(location.search).get('worker') === 'off'
@@ -27,6 +28,7 @@ searchWith(() => new Worker(new URL('./flame/searchWorker.ts', import.meta.url),
 analysis.open();
 followAddress();
 followTheme();
+followZone();
 
 const place = document.getElementById('app');
 if (place) render(<App />, place);

@@ -10,6 +10,10 @@ use std::collections::{BTreeMap, BTreeSet};
 /// so the first of a new fleet counts. Unit: nanoseconds.
 const COVERED_NS_MIN: u64 = 9_000_000_000;
 
+/// From which lost part on a step of samples is not known: what is left looks like less CPU. As in
+/// charts of the page.
+const LOST_FROM: f64 = 0.1;
+
 /// Most lines (a service on a host) of a side, the heaviest: the others are one, named so.
 const CELLS_MAX: usize = 20_000;
 const OTHER: &str = "[other]";
@@ -22,7 +26,7 @@ pub struct Side {
     pub step_ns: u64,
     /// By service and host. Not finite: nothing is known of the step.
     pub cells: BTreeMap<(String, String), Vec<f64>>,
-    /// Steps of which no host sent anything.
+    /// Steps of which no host sent anything; of samples, also those of which too many were lost.
     pub dark: Vec<bool>,
     /// What it is made of.
     pub quality: DataQuality,
@@ -115,7 +119,14 @@ impl Side {
             start_unix_ns: data.start_unix_ns,
             step_ns: data.step_ns,
             cells: BTreeMap::new(),
-            dark: data.steps.iter().map(|step| step.hosts == 0).collect(),
+            dark: data
+                .steps
+                .iter()
+                .map(|step| {
+                    let lost = step.lost_weight as f64 >= LOST_FROM * step.weight as f64;
+                    step.hosts == 0 || (step.weight > 0 && lost)
+                })
+                .collect(),
             quality,
             accounted: false,
         };

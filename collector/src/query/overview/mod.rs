@@ -85,6 +85,19 @@ impl Queries {
     ) -> Result<wire::OverviewResponse, Status> {
         let selected = Selected::new(asked.selection)?.without_filters("Overview")?;
         check(asked.baseline)?;
+        let baseline_selector = match asked.baseline_selection {
+            Some(selection) if selection.range.is_some() => {
+                return Err(invalid(
+                    "failed to make an overview: the range of the baseline is given as `baseline`, \
+                     not in its selection",
+                ));
+            }
+            Some(selection) => {
+                let selected = Selected::new(Some(selection))?;
+                Some(selected.without_filters("Overview")?.selector)
+            }
+            None => None,
+        };
         let label = match asked.service_label.as_str() {
             "" => SERVICE_LABEL.to_owned(),
             "*" | "host" => {
@@ -109,17 +122,21 @@ impl Queries {
                     None => before(range),
                 };
                 let step_ns = step(range, baseline);
-                let side = |range| {
+                let side = |range, selector: &Selector| {
                     let scope = Scope {
                         range: whole_steps(range, step_ns),
-                        selector: selected.selector.clone(),
+                        selector: selector.clone(),
                     };
                     Side::read(store, &scope, &label, step_ns, limits)
                 };
-                let (before, after) = (side(baseline)?, side(range)?);
+                let of_baseline = baseline_selector.as_ref().unwrap_or(&selected.selector);
+                let (before, after) = (
+                    side(baseline, of_baseline)?,
+                    side(range, &selected.selector)?,
+                );
                 let judged = judge(&before, &after);
                 let mut found = Functions::default();
-                if !asked.without_functions {
+                if !asked.without_functions && baseline_selector.is_none() {
                     let about = (label.as_str(), &selected.selector);
                     found = functions(store, &judged, about, (baseline, &after), limits)?;
                 }

@@ -15,9 +15,11 @@ import { labelNames } from '../query/client';
 import { useQuery } from '../query/useQuery';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import type { View } from '../state/view';
+import { useZone } from '../state/zone';
 import * as format from '../text/format';
 import { type Range, resolve } from '../time/range';
 import { Alarm } from './Alarm';
+import { BaselineProvider, useBaseline } from './Baseline';
 import { ComparePage } from './ComparePage';
 import { Head, VIEWS } from './Head';
 import { useLive, useShortcut } from './live';
@@ -60,6 +62,9 @@ export function App() {
   useShortcut('r', refresh);
   useTitle(view, query);
   const { range, selection, wrong } = useSelected(now, turn);
+  const baseline = useBaseline(range, selection, turn);
+  // All times are drawn again in the other zone.
+  useZone();
   const labels = useLabels(range);
   const openCapture = useCallback(
     (of: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(of), ...change }),
@@ -68,7 +73,7 @@ export function App() {
   const page: PageProps | undefined = range &&
     selection && { range, selection, selectionKey: keyOf(selection, turn), labels, now, openCapture };
   return (
-    <>
+    <BaselineProvider value={baseline}>
       {/* biome-ignore lint/a11y/useValidAnchor: it leads into the page; the hash is the view's */}
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
         Skip to main content
@@ -128,7 +133,7 @@ export function App() {
           }}
         />
       )}
-    </>
+    </BaselineProvider>
   );
 }
 

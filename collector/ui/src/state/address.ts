@@ -39,7 +39,7 @@ const CHOICES = {
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
   width: ['both', 'after', 'before'],
-  baseline: ['previous', 'day', 'week'],
+  baseline: ['none', 'previous', 'hour', 'day', 'week', 'deploy'],
   side: ['during', 'before'],
 } as const;
 

@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { Icon, Popover, Toggle } from '../app/parts';
-import { stamp } from '../text/format';
+import { written, zone } from '../text/format';
 import type { Range, Spec } from './range';
 import { PRESETS, absoluteSpec, isRelative, resolve, shifted, title, widened } from './range';
 
@@ -75,7 +75,7 @@ export function TimePicker(props: Props) {
 
 function RangePanel(props: Props & { close: () => void }) {
   const { spec, range } = props;
-  const local = (text: string, ms: number | undefined) => (isRelative(text) || ms === undefined ? text : stamp(ms));
+  const local = (text: string, ms: number | undefined) => (isRelative(text) || ms === undefined ? text : written(ms));
   const [from, setFrom] = useState(local(spec.from, range?.from));
   const [to, setTo] = useState(local(spec.to, range?.to));
   const found = resolve({ from, to }, props.now());
@@ -112,7 +112,7 @@ function RangePanel(props: Props & { close: () => void }) {
           />
         </label>
         <p class={wrong ? 'wrong' : 'hint'} aria-live="polite">
-          {wrong ?? 'Local time, relative (now-90m) or ISO 8601'}
+          {wrong ?? `Time in ${zone(range?.to ?? props.now())}, relative (now-90m) or ISO 8601`}
         </p>
         <button type="submit" class="primary" disabled={!!wrong}>
           Apply
