@@ -9,6 +9,7 @@ import './heat/heat.css';
 import './capture/capture.css';
 import './events/events.css';
 import './overview/overview.css';
+import './compare/compare.css';
 import { render } from 'preact';
 import { type Port, analyseWith, analysis } from './analysis/client';
 import { CollectorService } from './analysis/collectorService';

@@ -28,6 +28,10 @@ pub struct Side {
     pub cells: BTreeMap<(String, String), Vec<f64>>,
     /// Steps of which no host sent anything; of samples, also those of which too many were lost.
     pub dark: Vec<bool>,
+    /// Steps of which a host sent nothing, for hosts that were silent at times. What stands there is
+    /// made up, so that sums do not dip: nobody is shown it as what the host did. Not known of
+    /// samples.
+    pub silent: BTreeMap<String, Vec<bool>>,
     /// What it is made of.
     pub quality: DataQuality,
     /// True when the numbers are the kernel's accounts, not samples.
@@ -64,6 +68,12 @@ impl Side {
             cells: BTreeMap::new(),
             dark: (0..steps)
                 .map(|at| data.hosts.values().all(|line| line.get(at) == Some(&0)))
+                .collect(),
+            silent: data
+                .hosts
+                .iter()
+                .filter(|(_, line)| line.contains(&0))
+                .map(|(host, line)| (host.clone(), silent(line, data.step_ns)))
                 .collect(),
             quality,
             accounted: true,
@@ -127,6 +137,7 @@ impl Side {
                     step.hosts == 0 || (step.weight > 0 && lost)
                 })
                 .collect(),
+            silent: BTreeMap::new(),
             quality,
             accounted: false,
         };
@@ -189,6 +200,24 @@ impl Side {
         self.dark.len()
     }
 
+    /// Steps of which none of these hosts sent anything.
+    pub fn silent_all<'h>(&self, hosts: impl Iterator<Item = &'h String>) -> Vec<bool> {
+        let mut all: Option<Vec<bool>> = None;
+        for host in hosts {
+            let Some(silent) = self.silent.get(host) else {
+                return Vec::new();
+            };
+            match &mut all {
+                Some(all) => all
+                    .iter_mut()
+                    .zip(silent)
+                    .for_each(|(all, one)| *all &= one),
+                None => all = Some(silent.clone()),
+            }
+        }
+        all.unwrap_or_default()
+    }
+
     /// A line of nothing: what is not there, where hosts were.
     pub fn nothing(&self) -> Vec<f64> {
         let of = |dark: &bool| if *dark { f64::NAN } else { 0.0 };
@@ -242,6 +271,21 @@ pub fn hosts_of(side: &Side) -> BTreeMap<String, BTreeSet<String>> {
         }
     }
     hosts
+}
+
+/// Steps from this length on have the start of a window if anything was sent. Unit: nanoseconds.
+const WINDOWS_NS: u64 = 60_000_000_000;
+
+/// Steps of which a host sent nothing, by how long its windows are that start in each. In short
+/// steps one alone may lie within a window that is a little longer.
+fn silent(covered: &[u64], step_ns: u64) -> Vec<bool> {
+    let none = |at: Option<usize>| at.and_then(|at| covered.get(at)) == Some(&0);
+    let steps = 0..covered.len();
+    let is_silent = |at: usize| {
+        let beside = none(at.checked_sub(1)) || none(Some(at + 1));
+        covered[at] == 0 && (beside || step_ns >= WINDOWS_NS)
+    };
+    steps.map(is_silent).collect()
 }
 
 /// Cores of a step; not finite where too little of it was sent.

@@ -406,7 +406,23 @@ fn answer_of(
     quality: impl Fn(DataQuality) -> wire::DataQuality,
 ) -> wire::OverviewResponse {
     let steps = after.len();
-    let row = |row: Row| {
+    let hosts_of_sides = [hosts_of(&before), hosts_of(&after)];
+    // What hosts did while they were silent is not known, whatever sums take it for.
+    let shown = |side: usize, line: &[f64], row: &Row, is_host: bool| {
+        let of = [&before, &after][side];
+        let silent = match (is_host, hosts_of_sides[side].get(&row.name)) {
+            (true, _) => of.silent_all(std::iter::once(&row.name)),
+            (false, Some(hosts)) => of.silent_all(hosts.iter()),
+            (false, None) => Vec::new(),
+        };
+        on_wire(line, &silent)
+    };
+    let row = |row: Row, is_host: bool| {
+        let steps_shown = [
+            shown(0, &row.baseline, &row, is_host),
+            shown(1, &row.now, &row, is_host),
+        ];
+        let [baseline_steps, now_steps] = steps_shown;
         let (cores, baseline_cores) = (mean(&row.now), mean(&row.baseline));
         let change = row.shift.map(|shift| wire::Change {
             cores: shift.change,
@@ -433,20 +449,21 @@ fn answer_of(
             cores,
             baseline_cores,
             change,
-            steps: on_wire(&row.now),
-            baseline_steps: on_wire(&row.baseline),
+            steps: now_steps,
+            baseline_steps,
             hosts: row.hosts as u32,
             changed_hosts,
             hosts_changed,
         }
     };
-    let table = |mut lines: Vec<Row>| {
+    let table = |mut lines: Vec<Row>, is_host: bool| {
         let left_out = lines.len().saturating_sub(rows);
         lines.truncate(rows);
-        (lines.into_iter().map(row).collect(), left_out as u64)
+        let shown = lines.into_iter().map(|line| row(line, is_host));
+        (shown.collect(), left_out as u64)
     };
-    let (services, services_left_out) = table(judged.services);
-    let (hosts, hosts_left_out) = table(judged.hosts);
+    let (services, services_left_out) = table(judged.services, false);
+    let (hosts, hosts_left_out) = table(judged.hosts, true);
     let outliers = judged.outliers.into_iter().take(rows);
     let outliers = outliers.map(|(outlier, in_baseline)| wire::Outlier {
         host: outlier.host,
@@ -461,7 +478,7 @@ fn answer_of(
         start_unix_ns: after.start_unix_ns,
         baseline_start_unix_ns: before.start_unix_ns,
         step_ns: after.step_ns,
-        fleet: Some(row(judged.fleet)),
+        fleet: Some(row(judged.fleet, false)),
         services,
         services_left_out,
         hosts,
@@ -475,11 +492,12 @@ fn answer_of(
     }
 }
 
-fn on_wire(line: &[f64]) -> Vec<f32> {
-    let rates = line.iter();
-    rates
-        .map(|rate| if rate.is_finite() { *rate as f32 } else { -1.0 })
-        .collect()
+fn on_wire(line: &[f64], silent: &[bool]) -> Vec<f32> {
+    let rate = |(at, rate): (usize, &f64)| match silent.get(at) == Some(&true) {
+        false if rate.is_finite() => *rate as f32,
+        _ => -1.0,
+    };
+    line.iter().enumerate().map(rate).collect()
 }
 
 #[cfg(test)]

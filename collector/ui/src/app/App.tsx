@@ -19,8 +19,8 @@ import { useZone } from '../state/zone';
 import * as format from '../text/format';
 import { type Range, resolve } from '../time/range';
 import { Alarm } from './Alarm';
-import { BaselineProvider, useBaseline } from './Baseline';
-import { ComparePage } from './ComparePage';
+import { useBaseline } from './Baseline';
+import { ComparePage } from '../compare/ComparePage';
 import { Head, VIEWS } from './Head';
 import { useLive, useShortcut } from './live';
 import { TroubleBox, say } from './parts';
@@ -29,6 +29,7 @@ import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { type PageProps, keyOf } from './page';
 import { Silence } from './Silence';
+import { BaselineProvider } from './was';
 import { CgroupsPage, CollectorPage, HostsPage } from './TablePages';
 
 /** Time between queries in live mode: the length of a window. Unit: milliseconds. */

@@ -5,7 +5,7 @@ import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
-import { useWas } from '../app/Baseline';
+import { useWas } from '../app/was';
 import { Answer, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { hosts, overview, series } from '../query/client';
@@ -94,7 +94,7 @@ export function OverviewPage(props: PageProps) {
         <QualityLine quality={quick.data?.now} />
       </div>
       <Filters note="not applied: an overview has no stacks" />
-      <Answer query={quick} what="the overview">
+      <Answer query={quick} what="the overview" room="graph">
         {(answer) => (
           <Overview
             answer={answer}

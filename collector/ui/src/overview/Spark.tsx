@@ -1,7 +1,7 @@
 // A line over time with its baseline behind it.
 
 import type { OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
-import { type Band } from '../time/series';
+import type { Band } from '../time/series';
 import { toMs } from '../time/range';
 import { dark, mostOf, paths, placed, spoken } from './overview';
 

@@ -43,7 +43,7 @@ const CHOICES = {
   side: ['during', 'before'],
 } as const;
 
-const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
+const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'sure'] as const;
 const TEXTS = [
   'from',
   'to',

@@ -34,6 +34,11 @@ export function percent(fraction: number): string {
   return `${value < 0 ? '−' : ''}${text === '100.0' && size < 100 ? '99.9' : text} %`;
 }
 
+/** A change with its sign: `+1.25`. */
+export function signed(value: number): string {
+  return `${value < 0 ? '−' : '+'}${significant(Math.abs(value))}`;
+}
+
 /** A change of a share in percentage points: `+1.2 pp`. */
 export function points(fraction: number): string {
   const value = fraction * 100;

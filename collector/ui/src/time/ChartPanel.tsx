@@ -2,7 +2,7 @@
 // do not see it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { type Was, useWas } from '../app/Baseline';
+import { type Was, useWas } from '../app/was';
 import { Icon, Name } from '../app/parts';
 import { events } from '../events/client';
 import { Flags } from '../events/Flags';

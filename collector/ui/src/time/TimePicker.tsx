@@ -6,12 +6,16 @@ import { written, zone } from '../text/format';
 import type { Range, Spec } from './range';
 import { PRESETS, absoluteSpec, isRelative, resolve, shifted, title, widened } from './range';
 
-interface Props {
+/** A range that can be chosen. */
+interface Chosen {
   spec: Spec;
   range: Range | undefined;
-  live: boolean;
   now: () => number;
   onRange: (spec: Spec) => void;
+}
+
+interface Props extends Chosen {
+  live: boolean;
   onLive: (live: boolean) => void;
   onRefresh: () => void;
 }
@@ -31,18 +35,7 @@ export function TimePicker(props: Props) {
       >
         <Icon of="left" />
       </button>
-      <Popover
-        title="Choose the time range"
-        class="range"
-        align="right"
-        label={
-          <>
-            <Icon of="clock" /> <span>{title(spec)}</span> <Icon of="down" />
-          </>
-        }
-      >
-        {(close) => <RangePanel {...props} close={close} />}
-      </Popover>
+      <RangePopover {...props} title="Choose the time range" align="right" />
       <button
         type="button"
         class="square"
@@ -73,7 +66,25 @@ export function TimePicker(props: Props) {
   );
 }
 
-function RangePanel(props: Props & { close: () => void }) {
+/** A button with the range, and what to choose another by. */
+export function RangePopover(props: Chosen & { title: string; align: 'left' | 'right' }) {
+  return (
+    <Popover
+      title={props.title}
+      class="range"
+      align={props.align}
+      label={
+        <>
+          <Icon of="clock" /> <span>{title(props.spec)}</span> <Icon of="down" />
+        </>
+      }
+    >
+      {(close) => <RangePanel {...props} close={close} />}
+    </Popover>
+  );
+}
+
+function RangePanel(props: Chosen & { close: () => void }) {
   const { spec, range } = props;
   const local = (text: string, ms: number | undefined) => (isRelative(text) || ms === undefined ? text : written(ms));
   const [from, setFrom] = useState(local(spec.from, range?.from));
