@@ -54,7 +54,7 @@ export function ProfilePage(props: PageProps) {
           <NotFiltered />
           <QualityLine quality={quality} />
         </div>
-        <Answer query={chart} told={told} what="the chart">
+        <Answer query={chart} told={told} what="the chart" room="chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -66,7 +66,7 @@ export function ProfilePage(props: PageProps) {
           )}
         </Answer>
       </section>
-      <Answer query={stacks} what="the profile" unit="stacks">
+      <Answer query={stacks} what="the profile" unit="stacks" room="graph">
         {(data) =>
           data.rows === 0 ? (
             <NoSamples {...props} lost={hostsLost(chart.data)} />
@@ -154,7 +154,7 @@ function Stacks(props: PageProps & { profile: LoadedProfile }) {
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
-      <Answer query={query} what="the graph">
+      <Answer query={query} what="the graph" room="graph">
         {(graph) => (
           <FlamePanel
             graph={graph}

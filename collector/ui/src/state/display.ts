@@ -24,6 +24,6 @@ export const DISPLAY_DEFAULTS: DisplayState = {
   flame: false,
   collapse: false,
   samples: false,
-  compare: 'share',
+  compare: 'sum',
   width: 'both',
 };

@@ -486,6 +486,7 @@ impl QueryService for Fake {
             after: self.quality_of_answer(&after),
             before_sampled: Some(sampled),
             after_sampled: Some(sampled),
+            hosts_differ: false,
         }))
     }
 
