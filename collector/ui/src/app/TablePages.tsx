@@ -7,7 +7,7 @@ import { Cgroups } from '../tables/Cgroups';
 import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
 import { chartOf } from '../time/series';
-import { Filters } from './Filters';
+import { NoCoverage } from './Filters';
 import { Answer } from './parts';
 import { QualityLine } from './QualityLine';
 import type { PageProps } from './page';
@@ -25,7 +25,7 @@ export function CgroupsPage(props: PageProps) {
   );
   return (
     <>
-      <Filters note="no coverage: it needs all stacks" />
+      <NoCoverage />
       <QualityLine quality={query.data?.quality} />
       <Answer query={query} what="the cgroups">
         {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} />}
