@@ -140,7 +140,7 @@ function Why({ why }: { why: WhyNothing }) {
           </>
         ))}
         {list.length > (why.of === 'label' ? LABELS_SHOWN : 5) && ', …'}
-        {list.length === 0 && 'none'}.
+        {list.length === 0 && 'none'}
       </p>
       <p class="buttons">
         {near !== undefined && (

@@ -32,17 +32,25 @@ export function Verdict({ selection, selectionKey, range, chart, quality, now }:
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
     <p class="verdict" aria-live="polite">
-      {chart && Number.isFinite(mean) ? (
+      {chart && chart.lines.length === 0 ? (
+        <span class="soft">No CPU time in this selection</span>
+      ) : chart && Number.isFinite(mean) ? (
         <>
           <b>
             {format.significant(mean)} {unit}
           </b>{' '}
           {hosts > 0 && <>on {format.plural(hosts, 'host')}</>}
           {change === 'nothing' && <> · nothing {was.words}</>}
-          {change !== '' && change !== 'nothing' && (
+          {change === 'about as much as' && (
             <>
               {' '}
-              · <span class="verdict-change">{change}</span> {was.words}
+              · {change} {was.words}
+            </>
+          )}
+          {/%$/.test(change) && (
+            <>
+              {' '}
+              · <span class="verdict-change">{change}</span> against {was.words}
             </>
           )}
           {before.data && change === '' && mean > 0 && <span class="soft"> · no data {was.words}</span>}

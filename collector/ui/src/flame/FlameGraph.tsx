@@ -169,7 +169,7 @@ export function FlameGraph(props: FlameGraphProps) {
         ref={box}
         tabIndex={0}
         role="application"
-        aria-label={`${props.label}. Arrow keys move between frames, Enter zooms, Escape zooms out, n goes to the next match, d goes to the details, the menu key has what can be done. The table of functions has the same numbers.`}
+        aria-label={`${props.label}. Arrow keys move between frames, Enter zooms, Escape zooms out, n goes to the next match, e goes to the details, the menu key has what can be done. The table of functions has the same numbers.`}
         onKeyDown={onKeyDown}
       >
         <canvas ref={canvas} aria-hidden="true" data-nodes={layout.name.length} data-zoomed={zoomed} />

@@ -254,7 +254,7 @@ function Whole(props: PartProps) {
       return true;
     }
     if (node === undefined) return false;
-    if (key === 'd') {
+    if (key === 'e') {
       props.onDetails();
       return true;
     }
@@ -364,7 +364,7 @@ function Half(props: PartProps & { title: string; half: Shape; inverted: boolean
       return true;
     }
     if (node === undefined) return false;
-    if (key === 'd') {
+    if (key === 'e') {
       props.onDetails();
       return true;
     }

@@ -27,10 +27,10 @@ const KEYS: readonly (readonly [string, string])[] = [
   ['drag, Shift + wheel', 'move sideways'],
   ['/', 'search'],
   ['n, N', 'next match, previous match'],
-  ['d', 'go to the details of the selected frame'],
+  ['e', 'go to the details of the selected frame'],
   ['s', 'callers and callees of it'],
   ['f, x', 'focus on it, exclude it'],
-  ['m, c, l', 'merge it, fold its recursion, fold its library'],
+  ['u, c, l', 'merge it into its callers, fold its recursion, fold its library'],
 ];
 
 /** Where there is somebody to ask again. */

@@ -80,7 +80,7 @@ export function actionsOf(names: NameTable, id: number): FrameAction[] {
       id: 'merge',
       label: 'Merge into callers',
       title: 'Remove this frame: what it calls belongs to its callers',
-      keys: 'm',
+      keys: 'u',
       run: () => transform('merge', name),
     },
     {

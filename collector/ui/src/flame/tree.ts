@@ -237,7 +237,7 @@ class Paths {
     for (let at = stack; at !== 0; at = profile.parent[at]) of.push(this.nameOf[profile.frame[at]]);
     const last = of[0];
     const module = names.module[last];
-    const text = `${of.length} start frames${module === '' ? '' : ` · ${baseName(module)}`}`;
+    const text = `${module === '' ? '' : `${baseName(module)} · `}${of.length} start frames`;
     const id = names.intern(text, module, KIND_START);
     if (names.spelled[id] === '')
       for (const one of of.reverse()) names.spell(id, `${names.kind[one]} ${names.module[one]} ${names.text[one]}`);

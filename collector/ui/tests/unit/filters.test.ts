@@ -67,9 +67,9 @@ describe('the nearest value', () => {
 describe('the verdict', () => {
   test('tells a change in per cent, and nothing where a side is not known', () => {
     expect([changeText(9.8, 6.8), changeText(1, 4), changeText(2, 2.001)]).toEqual([
-      '+44 % against',
-      '−75 % against',
-      'as much as',
+      '+44 %',
+      '−75 %',
+      'about as much as',
     ]);
     expect([changeText(1, 0), changeText(1, Number.NaN), changeText(0, 0)]).toEqual(['nothing', '', '']);
   });

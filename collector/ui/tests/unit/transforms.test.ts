@@ -2,6 +2,7 @@
 
 import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
+import { nativeColour } from '../../src/flame/colour';
 import { layOut } from '../../src/flame/layout';
 import { Names } from '../../src/flame/names';
 import { readPath, writePath } from '../../src/flame/path';
@@ -11,6 +12,7 @@ import { type Options, type Tree, bottomUp, buildTree, functionRows } from '../.
 import { ProfileResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { Assembler, type Profile } from '../../src/query/profile';
 import { valuesWith } from '../../src/tables/sums';
+import { hash } from '../../src/text/hash';
 
 /** A profile from lines of `a;b@module;c weight`. */
 function profileOf(...lines: string[]): Profile {
@@ -141,24 +143,24 @@ describe('start frames', () => {
 
   test('of a run that others follow are one', () => {
     expect(shown(treeOf({ fold: true }, ...STACKS))).toEqual([
-      '3 start frames · app 0/5',
-      '3 start frames · app;run 0/5',
-      '3 start frames · app;run;work 5/5',
+      'app · 3 start frames 0/5',
+      'app · 3 start frames;run 0/5',
+      'app · 3 start frames;run;work 5/5',
       '_start 0/2',
       '_start;run 2/2',
     ]);
   });
   test('the one in which time was spent stays', () => {
     expect(shown(treeOf({ fold: true }, '_start@libc;__libc_start_main@libc;main@app 4'))).toEqual([
-      '2 start frames · libc 0/4',
-      '2 start frames · libc;main 4/4',
+      'libc · 2 start frames 0/4',
+      'libc · 2 start frames;main 4/4',
     ]);
   });
   test('of two programs stand apart', () => {
     const tree = treeOf({ fold: true }, '_start@libc;main@one;x 1', '_start@libc;main@two;x 1');
     expect(shown(tree).filter((line) => !line.includes(';'))).toEqual([
-      '2 start frames · one 0/1',
-      '2 start frames · two 0/1',
+      'one · 2 start frames 0/1',
+      'two · 2 start frames 0/1',
     ]);
   });
   test('a function of that name elsewhere in a stack stays', () => {
@@ -166,7 +168,7 @@ describe('start frames', () => {
   });
   test('are no functions of the table', () => {
     const tree = treeOf({ fold: true }, ...STACKS);
-    expect(functionRows(tree).map((row) => tree.names.text[row.name])).not.toContain('3 start frames · app');
+    expect(functionRows(tree).map((row) => tree.names.text[row.name])).not.toContain('app · 3 start frames');
   });
   test('a link leads to the same frame whether they are folded or not', () => {
     const [folded, open] = [true, false].map((fold) => layOut(treeOf({ fold }, ...STACKS)));
@@ -250,4 +252,11 @@ test('functions of a part are those under one node, with parts of its total', ()
 test('values of a function are those of stacks that have it anywhere', () => {
   const profile = profileOf('a;b;c 1', 'a;d 2', 'b 4');
   expect([...valuesWith(profile, profile.weight, 'b')]).toEqual([1, 0, 4]);
+});
+
+test('texts hash as in the SVG of the collector, so that a module has one colour', () => {
+  // `profile/src/formats/palette.rs` has the same numbers.
+  expect([hash('libc') % 6, hash('main') % 8]).toEqual([0, 5]);
+  for (const module of ['/lib/x86_64-linux-gnu/libc.so.6', '/lib/libc-2.31.so'])
+    expect(nativeColour(module, 'light')).toBe(nativeColour('libc', 'light'));
 });
