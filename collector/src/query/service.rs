@@ -3,8 +3,8 @@
 use super::compare::{Compared, compare};
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
-    ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
-    resolved, units,
+    ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, filtered, profile_bytes,
+    request, resolved, units,
 };
 use crate::access::Caller;
 use crate::ingest::without_text;
@@ -109,17 +109,32 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::SeriesResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let selected = Selected::new(asked.selection)?.without_filters("Series")?;
+        let selected = Selected::new(asked.selection)?;
         let group_by = labels(asked.group_by)?;
+        // Only stacks tell what frame filters take.
+        let by_stacks = match selected.filters.is_empty() {
+            true => None,
+            false => Some(selected.query(&group_by)?),
+        };
         let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
         let now = self.0.clock.now_unix_ns();
         let of_samples = |label: &String| SAMPLE_LABELS.contains(&label.as_str());
         let accounted = asked.accounted
+            && by_stacks.is_none()
             && cgroups::is_accountable(&selected.selector)
             && !group_by.iter().any(of_samples);
+        let nodes = match by_stacks {
+            Some(_) => self.0.options.nodes,
+            None => 0,
+        };
         let found = self
-            .run(&caller, Ask::Series, 0, lines, move |store, limits| {
+            .run(&caller, Ask::Series, nodes, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
+                if let Some(query) = by_stacks {
+                    let step = filtered::step(scope.range, asked.step_ns)?;
+                    scope.range = request::whole_steps(scope.range, step);
+                    return Ok(filtered::series(store, &scope, &query, step, limits)?);
+                }
                 let step = step(scope.range, asked.step_ns, lines)?;
                 // A part of a step would look like less.
                 scope.range = request::whole_steps(scope.range, step);

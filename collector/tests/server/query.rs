@@ -120,12 +120,68 @@ async fn a_table_of_a_label_honours_frame_filters() {
         ("a", 2)
     );
     // Where an answer has no stacks they are refused, not left out.
-    let request = wire::SeriesRequest {
+    let request = wire::LabelNamesRequest {
         selection: Some(selection),
-        ..wire::SeriesRequest::default()
     };
-    let refused = client.series(request).await.expect_err("no stacks");
+    let refused = client.label_names(request).await.expect_err("no stacks");
     assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_series_of_a_function_tells_when_and_where_it_ran() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let mut series = async |regex: &str, by: &str, step_ns| {
+        let request = wire::SeriesRequest {
+            selection: Some(wire::Selection {
+                range: Some(agent::TimeRange {
+                    start_unix_ns: start(0),
+                    end_unix_ns: start(4),
+                }),
+                frame_filters: vec![agent::FrameFilter {
+                    op: agent::FrameFilterOp::Keep.into(),
+                    regex: regex.to_owned(),
+                }],
+                ..wire::Selection::default()
+            }),
+            group_by: vec![by.to_owned()],
+            step_ns,
+            limit: 5,
+            // The kernel accounts for cgroups, not for functions.
+            accounted: true,
+        };
+        client
+            .series(request)
+            .await
+            .map(tonic::Response::into_inner)
+    };
+    let answer = series("^write$", "host", 0).await.expect("an answer");
+    assert_eq!(
+        (answer.step_ns, answer.accounted),
+        (10 * SECOND as u64, false)
+    );
+    let lines: Vec<_> = answer
+        .lines
+        .iter()
+        .map(|line| (&line.labels["host"], line.total_weight))
+        .collect();
+    assert_eq!(lines, [(&"a".to_owned(), 20)]);
+    // One in each of the two windows of `a`, nothing before and after.
+    let weights = answer.lines[0].weights.iter().filter(|weight| **weight > 0);
+    assert_eq!(weights.collect::<Vec<_>>(), [&10, &10]);
+    assert_eq!(answer.steps.len(), answer.lines[0].weights.len());
+    assert_eq!(answer.quality.expect("quality").total_weight, 20);
+    let answer = series("^read$", "unit", 0).await.expect("an answer");
+    assert_eq!(answer.lines[0].labels["unit"], "web.service");
+    assert_eq!(answer.lines[0].total_weight, 50);
+    let refused = series("^read$", "unit", 1).await;
+    assert!(refused.is_ok(), "four steps are few");
+    let none = series("^nothing$", "host", 0).await.expect("an answer");
+    assert!(none.lines.is_empty());
+    assert!(
+        none.steps.iter().any(|step| step.hosts > 0),
+        "data, and not of it"
+    );
 }
 
 #[tokio::test]

@@ -21,6 +21,7 @@ import { type Range, resolve } from '../time/range';
 import { Alarm } from './Alarm';
 import { useBaseline } from './Baseline';
 import { ComparePage } from '../compare/ComparePage';
+import { CompareWith } from './CompareWith';
 import { Head, VIEWS } from './Head';
 import { useLive, useShortcut } from './live';
 import { TroubleBox, say } from './parts';
@@ -90,7 +91,14 @@ export function App() {
           </p>
         )}
         {(view === 'overview' || view === 'profile' || view === 'cgroups') && (
-          <QueryBar label="Selector" query={query} range={range} onChange={(next) => setState({ query: next })}>
+          <QueryBar
+            label="Selector"
+            query={query}
+            range={range}
+            frames={view !== 'overview'}
+            onChange={(next) => setState({ query: next })}
+          >
+            {view === 'profile' && range && <CompareWith range={range} />}
             <button
               type="button"
               class="capture-button"
@@ -127,7 +135,7 @@ export function App() {
               capture: idOf(session),
               search: '',
               regex: false,
-              focus: '',
+              transforms: [],
               fn: '',
               root: '',
             });

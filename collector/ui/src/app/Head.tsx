@@ -28,7 +28,7 @@ const EVERYTHING: Partial<State> = {
   view: 'overview',
   query: '',
   zoom: '',
-  focus: '',
+  transforms: [],
   fn: '',
   search: '',
   filters: [],

@@ -9,7 +9,7 @@ import { Collector } from '../tables/Collector';
 import { Hosts } from '../tables/Hosts';
 import type { Range } from '../time/range';
 import { chartOf } from '../time/series';
-import { Filters } from './Filters';
+import { NoCoverage } from './Filters';
 import { Answer } from './parts';
 import { QualityLine } from './QualityLine';
 import { type Was, useWas } from './was';
@@ -30,7 +30,7 @@ export function CgroupsPage(props: PageProps) {
   });
   return (
     <>
-      <Filters note="no coverage: it needs all stacks" />
+      <NoCoverage />
       <QualityLine quality={query.data?.quality} />
       <Answer query={query} what="the cgroups" room="table">
         {(answer) => <Cgroups answer={answer} range={props.range} coveredNs={coveredNs} before={was && before.data} />}

@@ -13,6 +13,7 @@ import { Answer, Choice, Empty, Icon, Name } from '../app/parts';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { numberOf } from '../capture/address';
 import { linesDraft } from '../capture/form';
+import { FunctionParts } from '../app/FunctionTrend';
 import { FlamePanel } from '../flame/FlamePanel';
 import type { HostPin } from '../gen/fleetprof/collector/v1/pins_pb';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
@@ -334,6 +335,7 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
             graph={graph}
             labels={profile.labels}
             hasLines={profile.hasLines}
+            about={(fn) => <FunctionParts fn={fn} of={of} labels={profile.labels} />}
             onRecord={(text) => props.openCapture(selectorOf(one), linesDraft(text))}
             tools={
               <FormatMenu

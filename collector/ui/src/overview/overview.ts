@@ -77,7 +77,7 @@ export function comparedWith(
 
 /** Shows the profile of a row. */
 export function profileOf(query: string, label: string, name: string): Partial<State> {
-  return { view: 'profile', query: selected(query, label, name), zoom: '', focus: '', fn: '', search: '' };
+  return { view: 'profile', query: selected(query, label, name), zoom: '', transforms: [], fn: '', search: '' };
 }
 
 /** A function in the comparison of its service. */

@@ -14,6 +14,7 @@ import type {
 } from '../gen/fleetprof/collector/v1/query_pb';
 import { QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Range } from '../time/range';
+import { escapeRegex } from '../flame/search';
 import { type Selection, messageOf, timeRangeOf } from './selection';
 import { pageBase } from './base';
 import { worded } from './collectorErrors';
@@ -46,6 +47,19 @@ export async function series(selection: Selection, by: string, signal: AbortSign
       ),
     ),
   );
+}
+
+/** CPU over time of one function, by a label: it is computed from stacks, in few steps. */
+export async function functionSeries(
+  selection: Selection,
+  fn: string,
+  by: string,
+  limit: number,
+  signal: AbortSignal,
+): Promise<SeriesResponse> {
+  const filters = [...selection.filters, { op: 'keep', regex: `^${escapeRegex(fn)}$` } as const];
+  const request = { selection: messageOf({ ...selection, filters }), groupBy: [by], limit };
+  return rebaseSeries(await worded(client.series(request, { signal })));
 }
 
 /** A table by function, module or label, from the collector's own sums. */
@@ -169,11 +183,9 @@ export function labelValues(
   name: string,
   prefix: string,
   signal: AbortSignal,
+  limit = 50,
 ): Promise<LabelValuesResponse> {
   return worded(
-    client.labelValues(
-      { selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit: 50 },
-      { signal },
-    ),
+    client.labelValues({ selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit }, { signal }),
   );
 }

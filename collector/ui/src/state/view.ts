@@ -1,5 +1,7 @@
 // Slice of the state: what of the data is looked at, and from where.
 
+import type { Transform } from '../flame/transforms';
+
 export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'pins' | 'collector';
 type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
@@ -15,7 +17,8 @@ export interface ViewState {
   zoom: string;
   /** A part of the width that is no frame's: start and end as fractions. */
   pan: string;
-  focus: string;
+  /** What is done to stacks before they are drawn, in this order. */
+  transforms: Transform[];
   /** Function of the sandwich; empty: none. */
   fn: string;
   /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
@@ -48,7 +51,7 @@ export const VIEW_DEFAULTS: ViewState = {
   regex: false,
   zoom: '',
   pan: '',
-  focus: '',
+  transforms: [],
   fn: '',
   callers: '',
   rows: 'function',

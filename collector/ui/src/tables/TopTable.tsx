@@ -11,7 +11,8 @@ import { type ColumnOf, SortedTable, sorted } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
 import type { Selection } from '../query/selection';
-import { useQuery } from '../query/useQuery';
+import { untilReplaced, useQuery } from '../query/useQuery';
+import { readPath } from '../flame/path';
 import { escapeRegex } from '../flame/search';
 import * as format from '../text/format';
 
@@ -115,13 +116,30 @@ function Local(props: Props & { profile: ProfileSource }) {
 
 function Functions(props: Props) {
   const { graph } = props;
-  const rows = useMemo(() => rowsOf(graph), [graph]);
+  const { zoom } = useViewState('zoom');
+  const { layout, request } = graph;
+  const node = useMemo(() => (request.options.bottomUp || zoom === '' ? 0 : readPath(layout, zoom)), [layout, zoom]);
+  const within = untilReplaced(
+    useQuery(node === 0 ? undefined : `functions\n${node}\n${JSON.stringify(request)}`, (signal) =>
+      analysis.functions(request, layout.node[node], signal),
+    ),
+  );
+  const functions = node === 0 ? graph.functions : (within.data ?? graph.functions);
+  const rows = useMemo(() => rowsOf(functions, layout), [functions, layout]);
   return (
     <>
+      {node !== 0 && within.data && (
+        <p class="table-part soft">
+          In <Name text={layout.tree.names.text[layout.name[node]]} max={60} />, the zoomed frame{' '}
+          <button type="button" class="plain link" onClick={() => setState({ zoom: '', pan: '' })}>
+            Show all
+          </button>
+        </p>
+      )}
       <Rows
         {...props}
         rows={rows}
-        whole={graph.layout.tree.total[0][0]}
+        whole={layout.tree.total[0][node === 0 || !within.data ? 0 : layout.node[node]]}
         samples={graph.request.options.measure === 'count'}
       />
       {props.pruned > 0 && (
@@ -137,7 +155,7 @@ function Functions(props: Props) {
 }
 
 /** Functions of a graph as rows. */
-function rowsOf({ functions, layout }: Graph): TopRow[] {
+function rowsOf(functions: Graph['functions'], layout: Graph['layout']): TopRow[] {
   if (!functions) return [];
   const { name, own, total, waker, woken } = functions;
   const { text, module, kind } = layout.tree.names;

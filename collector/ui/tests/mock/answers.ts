@@ -183,10 +183,24 @@ const STEPS_S = [
 /** Labels of samples, which the kernel's accounts do not have. */
 const SAMPLE_LABELS = ['comm', 'thread', 'pid', 'context'];
 
+/** Part of what an entity runs whose stacks filters take, before the deployment and after it. */
+function takenPart(of: Asked, entity: Entity, atMs: number): number {
+  if (!of.keep.length && !of.drop.length) return 1;
+  const has = (stack: Stack, pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
+  const now = stacksOf(entity.app).filter((stack) => !stack.when || (stack.when === 'after') === atMs >= DEPLOYED_MS);
+  const sum = (all: readonly Stack[]) => all.reduce((total, stack) => total + stack.share, 0);
+  const taken = now.filter((one) => of.keep.every((p) => has(one, p)) && !of.drop.some((p) => has(one, p)));
+  return sum(now) > 0 ? sum(taken) / sum(now) : 0;
+}
+
+/** Steps of a series that is computed from stacks. */
+const FILTERED_STEPS = 47;
+
 /** `accounted`: the kernel's accounts are asked for, which have what samples lost. */
 export function series(of: Asked, groupBy: readonly string[], limit: number, accounted = false) {
   const isOfAccounts = accounted && of.accountable && !groupBy.some((label) => SAMPLE_LABELS.includes(label));
-  const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= 300) ?? 604_800) * 1000;
+  const most = of.keep.length || of.drop.length ? FILTERED_STEPS : 300;
+  const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= most) ?? 604_800) * 1000;
   // The range is widened to whole steps; windows are of the step in which they start.
   const from = Math.floor(of.fromMs / stepMs) * stepMs;
   const steps = Math.max(0, Math.ceil((of.toMs - from) / stepMs));
@@ -220,8 +234,13 @@ export function series(of: Asked, groupBy: readonly string[], limit: number, acc
     step,
   }));
   for (const entity of of.entities) {
+    const parts = [DEPLOYED_MS - 1, DEPLOYED_MS].map((at) => takenPart(of, entity, at));
+    if (parts[0] + parts[1] === 0) continue;
     const line = lineOf(entity.labels);
-    for (let step = 0; step < steps; step++) line.weights[step] += weightIn(entity, step) * (1 - unseen(step));
+    for (let step = 0; step < steps; step++) {
+      const part = parts[from + step * stepMs >= DEPLOYED_MS ? 1 : 0];
+      line.weights[step] += weightIn(entity, step) * part * (1 - unseen(step));
+    }
   }
   for (const host of of.hosts) {
     const mine = FLEET.filter((entity) => entity.labels.host === host);
