@@ -120,11 +120,13 @@ function Functions(props: Props) {
       analysis.functions(request, layout.node[node], signal),
     ),
   );
-  const functions = node === 0 ? graph.functions : (within.data ?? graph.functions);
+  // What was of another graph has other names.
+  const part = within.waiting ? undefined : within.data;
+  const functions = node === 0 ? graph.functions : (part ?? graph.functions);
   const rows = useMemo(() => rowsOf(functions, layout), [functions, layout]);
   return (
     <>
-      {node !== 0 && within.data && (
+      {node !== 0 && part && (
         <p class="table-part soft">
           In <Name text={layout.tree.names.text[layout.name[node]]} max={60} />, the zoomed frame{' '}
           <button type="button" class="plain link" onClick={() => setState({ zoom: '', pan: '' })}>
@@ -135,7 +137,7 @@ function Functions(props: Props) {
       <Rows
         {...props}
         rows={rows}
-        whole={layout.tree.total[0][node === 0 || !within.data ? 0 : layout.node[node]]}
+        whole={layout.tree.total[0][node === 0 || !part ? 0 : layout.node[node]]}
         samples={graph.request.options.measure === 'count'}
       />
       {props.pruned > 0 && (
