@@ -264,6 +264,16 @@ impl QueryService for Queries {
         let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
         let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
         let limit = limit(asked.limit, DIFF_LIMIT, ROWS_MAX);
+        let by = match asked.by.as_str() {
+            "" | "function" => CostBy::Function,
+            "module" => CostBy::Module,
+            _ => {
+                return Err(request::invalid(
+                    "failed to compare: rows are `function` or `module`; for the values of a label \
+                     call Overview",
+                ));
+            }
+        };
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
         let compared = self
@@ -275,15 +285,16 @@ impl QueryService for Queries {
                     verdicts,
                     before,
                     after,
-                } = compare(store, ranges, &queries, limits)?;
+                    hosts_differ,
+                } = compare(store, ranges, &queries, by, limits)?;
                 let left_out = diff.functions.len().saturating_sub(limit);
                 let functions = diff.functions.iter().zip(&verdicts).take(limit);
                 let rows = functions.map(|(row, verdict)| answer::diff_row(&diff, row, verdict));
                 let rows: Vec<_> = rows.collect();
-                Ok((rows, left_out, diff.totals, before, after))
+                Ok((rows, left_out, (diff.totals, hosts_differ), before, after))
             })
             .await?;
-        let (rows, left_out, totals, before, after) = compared;
+        let (rows, left_out, (totals, hosts_differ), before, after) = compared;
         let bytes = |row: &wire::DiffRow| row.name.len() + row.module.len() + 80;
         let (rows, too_long) = answer::fitting(rows, bytes);
         let quality = |quality| Some(answer::quality(quality, None, &self.0.hosts));
@@ -294,6 +305,7 @@ impl QueryService for Queries {
             after_sampled: Some(answer::sampled(totals.after, after.1)),
             before: quality(before.0),
             after: quality(after.0),
+            hosts_differ,
         }))
     }
 

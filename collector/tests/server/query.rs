@@ -190,7 +190,7 @@ async fn a_diff_shows_what_moved() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\",unit=\"web.service\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let mut client = rig.queries().await;
     let answer = client.diff(request).await.expect("an answer").into_inner();
@@ -198,8 +198,37 @@ async fn a_diff_shows_what_moved() {
     let write = write.expect("a row");
     assert!(write.vanished && !write.appeared);
     assert!((write.share_change + 0.5).abs() < 1e-9, "{write:?}");
+    // A host against another: what they always differ by is not known.
+    assert!(answer.hosts_differ);
+    let parts = [answer.before_sampled, answer.after_sampled];
+    assert_eq!(parts.map(|side| side.expect("a side").host_parts), [1, 1]);
     assert_eq!(answer.before.expect("quality").total_count, 4);
     assert_eq!(answer.after.expect("quality").total_count, 3);
+}
+
+#[tokio::test]
+async fn a_diff_is_of_modules_where_they_are_asked_for() {
+    let rig = filled(Options::default()).await;
+    let by = |by: &str| wire::DiffRequest {
+        before: selection("host=\"a\""),
+        after: selection("host=\"a\""),
+        by: by.to_owned(),
+        ..wire::DiffRequest::default()
+    };
+    let mut client = rig.queries().await;
+    let functions = client.diff(by("")).await.expect("an answer").into_inner();
+    let modules = client.diff(by("module")).await.expect("an answer");
+    let modules = modules.into_inner();
+    let sum = |answer: &wire::DiffResponse| {
+        let rows = answer.rows.iter();
+        rows.map(|row| row.after_self_weight).sum::<u64>()
+    };
+    assert_eq!(sum(&modules), sum(&functions));
+    assert!(modules.rows.len() < functions.rows.len());
+    assert!(!modules.hosts_differ);
+    let refused = client.diff(by("unit")).await.expect_err("a label");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("Overview"), "{refused:?}");
 }
 
 #[tokio::test]
@@ -211,7 +240,7 @@ async fn a_diff_is_not_of_pruned_profiles() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\",unit=\"web.service\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = rig.queries().await.diff(request).await;
     let rows = answer.expect("an answer").into_inner().rows;
@@ -245,7 +274,7 @@ async fn selections_of_different_units_are_not_compared() {
     let request = wire::DiffRequest {
         before: of(1),
         after: of(30),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let refused = rig.queries().await.diff(request).await;
     let refused = refused.expect_err("two units");
@@ -269,7 +298,7 @@ async fn a_diff_is_of_what_was_sampled() {
     let request = wire::DiffRequest {
         before: of("host=\"a\""),
         after: of("host=\"b\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let mut client = rig.queries().await;
     let answer = client.diff(request).await.expect("an answer").into_inner();
@@ -292,7 +321,7 @@ async fn a_diff_has_the_memory_of_one_query() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\""),
         after: selection("host=\"b\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     rig.queries().await.diff(request).await.expect("an answer");
     let allowed = rig.store.allowed();
@@ -312,7 +341,7 @@ async fn a_diff_with_nothing_on_one_side_shows_all_of_the_other() {
     let request = wire::DiffRequest {
         before: selection("host=\"nobody\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = client.diff(request).await.expect("an answer").into_inner();
     assert!(!answer.rows.is_empty());
@@ -320,7 +349,7 @@ async fn a_diff_with_nothing_on_one_side_shows_all_of_the_other() {
     let request = wire::DiffRequest {
         before: selection("host=\"b\",unit=\"web.service\""),
         after: selection("host=\"nobody\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = client.diff(request).await.expect("an answer").into_inner();
     assert!(answer.rows.iter().all(|row| row.vanished && !row.appeared));

@@ -60,7 +60,7 @@ export function ProfilePage(props: PageProps) {
           <NotFiltered />
           <QualityLine quality={quality} />
         </div>
-        <Answer query={chart} told={told} what="the chart">
+        <Answer query={chart} told={told} what="the chart" room="chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -73,7 +73,7 @@ export function ProfilePage(props: PageProps) {
         </Answer>
       </section>
       <BadFilters trouble={stacks.trouble ?? chart.trouble} />
-      <Answer query={stacks} what="the profile" unit="stacks">
+      <Answer query={stacks} what="the profile" unit="stacks" room="graph">
         {(data) =>
           data.rows === 0 ? (
             <NoSamples {...props} lost={hostsLost(chart.data)} chart={chart.data} />
@@ -161,7 +161,7 @@ function Stacks(props: PageProps & { profile: LoadedProfile; coveredNs: number |
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
-      <Answer query={query} what="the graph">
+      <Answer query={query} what="the graph" room="graph">
         {(graph) => (
           <FlamePanel
             graph={graph}

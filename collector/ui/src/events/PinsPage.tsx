@@ -17,7 +17,7 @@ import { FunctionParts } from '../app/FunctionTrend';
 import { FlamePanel } from '../flame/FlamePanel';
 import type { HostPin } from '../gen/fleetprof/collector/v1/pins_pb';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
-import { baselineOf } from '../overview/overview';
+import { baselineOf } from '../time/baseline';
 import { lossOf, samplingNotes } from '../query/quality';
 import { writeAll } from '../query/selector';
 import { readPick, writePick } from '../query/timestamps';
@@ -204,7 +204,7 @@ function leads(one: HostPin): { profile: Partial<State>; before: Partial<State> 
   const { range } = one.pin ?? {};
   if (!range || range.endUnixNs <= range.startUnixNs) return undefined;
   const times: Range = { from: toMs(range.startUnixNs), to: toMs(range.endUnixNs) };
-  const was = absoluteSpec(baselineOf(times, 'day'));
+  const was = absoluteSpec(baselineOf(times, 'day') ?? times);
   const common = {
     ...absoluteSpec(times),
     live: false,

@@ -77,9 +77,14 @@ export async function top(
 }
 
 /** Two selections against each other, with the statistical error. */
-export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
+export async function diff(
+  before: Selection,
+  after: Selection,
+  by: 'function' | 'module',
+  signal: AbortSignal,
+): Promise<DiffResponse> {
   return rebaseDiff(
-    await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal })),
+    await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX, by }, { signal })),
   );
 }
 
@@ -104,6 +109,48 @@ export function overview(
         withoutFunctions: !withFunctions,
       },
       { signal },
+    ),
+  );
+}
+
+/** Most rows of a comparison by label: as many as the collector gives. */
+const COMPARED_ROWS = 200;
+
+/** Two selections against each other by the values of a label, and as a whole; by hosts, too. */
+export function compared(
+  before: Selection,
+  after: Selection,
+  label: string,
+  signal: AbortSignal,
+): Promise<OverviewResponse> {
+  return worded(
+    client.overview(
+      {
+        selection: messageOf(after, false),
+        baseline: timeRangeOf(before.range),
+        baselineSelection: before.query === after.query ? undefined : { selector: before.query },
+        serviceLabel: label,
+        limit: COMPARED_ROWS,
+        withoutFunctions: true,
+      },
+      { signal },
+    ),
+  );
+}
+
+/** CPU over time by the values of a label, of everything else that a selector says. */
+export async function seriesOf(
+  range: Range,
+  query: string,
+  label: string,
+  signal: AbortSignal,
+): Promise<SeriesResponse> {
+  return rebaseSeries(
+    await worded(
+      client.series(
+        { selection: messageOf({ range, query, filters: [] }, false), groupBy: [label], limit: 100, accounted: true },
+        { signal },
+      ),
     ),
   );
 }

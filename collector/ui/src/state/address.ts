@@ -40,11 +40,11 @@ const CHOICES = {
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
   width: ['both', 'after', 'before'],
-  baseline: ['previous', 'day', 'week'],
+  baseline: ['none', 'previous', 'hour', 'day', 'week', 'deploy'],
   side: ['during', 'before'],
 } as const;
 
-const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'start', 'bottomUp'] as const;
+const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'start', 'bottomUp', 'sure'] as const;
 const TEXTS = [
   'from',
   'to',

@@ -30,6 +30,6 @@ export const DISPLAY_DEFAULTS: DisplayState = {
   start: false,
   bottomUp: false,
   samples: false,
-  compare: 'share',
+  compare: 'sum',
   width: 'both',
 };

@@ -27,6 +27,8 @@ export interface ViewState {
   rows: string;
   sort: string;
   filter: string;
+  /** Rows of a comparison within the noise are not shown. */
+  sure: boolean;
   /** Number of the capture that is looked at; empty: the list of captures. */
   capture: string;
   /** Which time of the capture: what it took, or what flight recorders had of the time before. */
@@ -55,6 +57,7 @@ export const VIEW_DEFAULTS: ViewState = {
   rows: 'function',
   sort: '',
   filter: '',
+  sure: false,
   capture: '',
   side: 'during',
   pin: '',

@@ -44,27 +44,6 @@ describe.skipIf(!SEEDED)('comparison', () => {
     await page.waitForFunction(() => /in 0 frames/.test(document.querySelector('.search output')?.textContent ?? ''));
   });
 
-  test('dragging over the chart sets the side that is chosen', async () => {
-    const page = await site.open(address);
-    await drawn(page);
-    const drag = async () => {
-      const box = await page.locator('.u-over').boundingBox();
-      if (!box) throw new Error('no chart');
-      await page.mouse.move(box.x + box.width * 0.2, box.y + 30);
-      await page.mouse.down();
-      await page.mouse.move(box.x + box.width * 0.4, box.y + 30, { steps: 4 });
-      await page.mouse.up();
-    };
-    const before = param(page, 'bfrom');
-    await drag();
-    await page.waitForFunction((old) => new URLSearchParams(location.hash.slice(1)).get('bfrom') !== old, before);
-    const from = param(page, 'from');
-    await settled(page);
-    await page.getByRole('button', { name: 'After', exact: true }).first().click();
-    await drag();
-    await page.waitForFunction((old) => new URLSearchParams(location.hash.slice(1)).get('from') !== old, from);
-  });
-
   test('two selections can differ', async () => {
     const page = await site.open(
       `${address}&query=${encodeURIComponent('host="web-1"')}&bquery=${encodeURIComponent('host="web-2"')}`,

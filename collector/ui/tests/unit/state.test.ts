@@ -48,13 +48,14 @@ test('what is written is read back', () => {
     bfrom: 'now-2h',
     bto: 'now-1h',
     bquery: '',
-    baseline: 'week',
+    baseline: 'deploy',
     services: 'image',
-    compare: 'sum',
+    compare: 'share',
     width: 'after',
     pick: '1-2',
     capture: '7',
     side: 'before',
+    sure: true,
     toggled: ['/a', '/b'],
   };
   expect(read(write(state))).toEqual(state);
