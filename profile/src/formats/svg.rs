@@ -42,11 +42,11 @@ pub fn write(
     // A name that several modules have is drawn as that of the first.
     let looks: RefCell<HashMap<String, Rgb>> = RefCell::default();
     let tree = text_tree_seen(&profile.dict, samples, options, |text, frame| {
-        let mut looks = looks.borrow_mut();
-        if !looks.contains_key(text) {
-            let colour = palette::colour(frame.kind, frame.module, frame.function);
-            looks.insert(text.to_owned(), colour);
+        if looks.borrow().contains_key(text) {
+            return;
         }
+        let colour = palette::colour(frame.kind, frame.module, frame.function);
+        looks.borrow_mut().insert(text.to_owned(), colour);
     });
     let mut lines = Vec::new();
     collect(&tree, |path, own| lines.push(format!("{path} {}", own[0])));

@@ -78,7 +78,11 @@ export function Menu({ x, y, label, head, items, onClose }: Props) {
       onKeyDown={onKeyDown}
       onContextMenu={(event) => event.preventDefault()}
     >
-      {head && <div class="context-head">{head}</div>}
+      {head && (
+        <div class="context-head" role="presentation">
+          {head}
+        </div>
+      )}
       {items.map(({ id, label: text, keys, run }) => (
         <button
           key={id}

@@ -149,7 +149,7 @@ function Why({ why }: { why: WhyNothing }) {
             class="primary"
             onClick={() => set(at, why.of === 'label' ? { label: near } : { op: '=', value: near })}
           >
-            Did you mean <Name text={near} max={60} />?
+            Use <Name text={near} max={60} />
           </button>
         )}
         <button type="button" onClick={() => setState({ query: withoutMatcher(getState().query, at) })}>

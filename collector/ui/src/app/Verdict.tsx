@@ -1,6 +1,5 @@
 // One line on the selection: how much, where, compared with when, and how complete it is.
 
-import { useMemo } from 'preact/hooks';
 import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
 import { series } from '../query/client';
 import { lossOf, lostPart } from '../query/quality';
@@ -9,24 +8,25 @@ import { useSelectionState } from '../state/store';
 import * as format from '../text/format';
 import { type Chart, meanOf } from '../time/series';
 import type { PageProps } from './page';
-import { changeText, earlier } from './verdictText';
+import { changeText } from './verdictText';
+import { type Was, useWas } from './was';
 
 interface Props extends PageProps {
   chart: Chart | undefined;
   quality: DataQuality | undefined;
 }
 
-export function Verdict({ selection, selectionKey, range, chart, quality, now }: Props) {
+export function Verdict({ chart, quality, now }: Props) {
   const { filters } = useSelectionState('filters');
-  const was = useMemo(() => earlier(range), [range]);
-  const before = useQuery(chart && `verdict\n${selectionKey}`, (signal) =>
-    series({ ...selection, range: was.range }, '', signal),
-  );
+  const { was } = useWas();
+  const before = useQuery(was && `verdict\n${was.key}`, (signal) => series((was as Was).selection, '', signal));
   const mean = chart
     ? chart.lines.reduce((sum, line) => sum + line.mean, chart.lines.length ? 0 : Number.NaN)
     : Number.NaN;
-  const meanBefore = before.data ? meanOf(before.data, now()) : Number.NaN;
+  const meanBefore = was && before.data ? meanOf(before.data, now()) : Number.NaN;
   const hosts = Number(quality?.hosts ?? 0n);
+  const words = was?.words === 'previous period' ? 'the previous period' : (was?.words ?? '');
+  const when = was?.words === 'previous period' ? `in ${words}` : words;
   const change = changeText(mean, meanBefore);
   const unit = chart?.unit === 'nanoseconds' ? 'cores' : `${chart?.unit || 'samples'}/s`;
   const lost = quality?.sampling && lostPart(quality.sampling);
@@ -40,20 +40,14 @@ export function Verdict({ selection, selectionKey, range, chart, quality, now }:
             {format.significant(mean)} {unit}
           </b>{' '}
           {hosts > 0 && <>on {format.plural(hosts, 'host')}</>}
-          {change === 'nothing' && <> · nothing {was.words}</>}
-          {change === 'about as much as' && (
+          {change === 'nothing' && <> · none {when}</>}
+          {change !== '' && change !== 'nothing' && (
             <>
               {' '}
-              · {change} {was.words}
+              · <span class="verdict-change">{change}</span> compared with {words}
             </>
           )}
-          {/%$/.test(change) && (
-            <>
-              {' '}
-              · <span class="verdict-change">{change}</span> against {was.words}
-            </>
-          )}
-          {before.data && change === '' && mean > 0 && <span class="soft"> · no data {was.words}</span>}
+          {was && before.data && change === '' && mean > 0 && <span class="soft"> · no data {when}</span>}
           {lost !== undefined && (
             <>
               {' '}

@@ -14,6 +14,7 @@ import { actionsOf } from './actions';
 import { DIFF_STEPS, KIND_LEGEND, diffColour, kindColour } from './colour';
 import { About, type Describing, Numbers, OfFunction } from './describe';
 import { FrameLines } from './FrameLines';
+import type { Neighbours } from './sandwich';
 import { isGroup } from './tree';
 
 const KEYS: readonly (readonly [string, string])[] = [
@@ -59,6 +60,13 @@ export function FramePanel(props: FramePanelProps) {
   const name = names.text[id];
   const actions = actionsOf(names, id);
   const isFunction = node > 0 && !isGroup(names.kind[id]);
+  const query = untilReplaced(
+    useQuery(isFunction ? `around\n${JSON.stringify([name, graph.request])}` : undefined, (signal) =>
+      analysis.around(graph.request, name, signal),
+    ),
+  );
+  // What is of the frame before stands for no other.
+  const found = query.waiting ? undefined : query.data;
   const box = useRef<HTMLElement>(null);
   useEffect(() => {
     if (props.called > 0) box.current?.focus();
@@ -92,7 +100,7 @@ export function FramePanel(props: FramePanelProps) {
       </header>
       <About node={node} of={of} />
       <Numbers node={node} of={of} />
-      {isFunction && !of.compare && <OfFunction graph={graph} fn={name} of={of} />}
+      {isFunction && !of.compare && <OfFunction graph={graph} found={found} of={of} />}
       {actions.length > 0 && (
         <div class="detail-tools" role="group" aria-label="Actions on the frame">
           {actions
@@ -144,7 +152,7 @@ export function FramePanel(props: FramePanelProps) {
         </div>
       )}
       {isFunction && props.about?.(name)}
-      {isFunction && <Around graph={graph} fn={name} of={of} />}
+      {isFunction && found && <Around graph={graph} found={found} of={of} />}
       {node > 0 && props.source && (
         <FrameLines
           source={props.source}
@@ -161,14 +169,10 @@ export function FramePanel(props: FramePanelProps) {
 }
 
 /** What calls the function and what it calls, each a way to go there. */
-function Around({ graph, fn, of }: { graph: Graph; fn: string; of: Describing }) {
-  const query = untilReplaced(
-    useQuery(`around\n${JSON.stringify([fn, graph.request])}`, (signal) => analysis.around(graph.request, fn, signal)),
-  );
+function Around({ graph, found, of }: { graph: Graph; found: Neighbours; of: Describing }) {
   const { names } = graph.layout.tree;
-  if (!query.data) return null;
   const column = graph.request.diff ? 1 : 0;
-  const { callers, callees, callersLeftOut, calleesLeftOut, total } = query.data;
+  const { callers, callees, callersLeftOut, calleesLeftOut, total } = found;
   const list = (title: string, rows: typeof callers, leftOut: number, none: string) => (
     <div class="around">
       <h4>{title}</h4>

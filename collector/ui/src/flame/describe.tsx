@@ -1,13 +1,13 @@
 // What is said of a frame: below the graph, in its panel, and to those who hear the page.
 
-import { type Graph, analysis } from '../analysis/client';
+import type { Graph } from '../analysis/client';
 import { Module, Name } from '../app/parts';
 import { KIND_WORDS, syntheticMeaning, unnamedReason } from '../query/outcome';
-import { untilReplaced, useQuery } from '../query/useQuery';
 import * as format from '../text/format';
 import type { Compare } from './diff';
 import { changeOf, rateOf } from './diff';
 import type { Layout } from './layout';
+import type { Neighbours } from './sandwich';
 import { KIND_START } from './transforms';
 import { KIND_LABEL } from './tree';
 
@@ -129,10 +129,7 @@ function Cores({ value, of }: { value: number; of: Describing }) {
 }
 
 /** What a function costs wherever it stands. */
-export function OfFunction({ graph, fn, of }: { graph: Graph; fn: string; of: Describing }) {
-  const query = untilReplaced(
-    useQuery(`around\n${JSON.stringify([fn, graph.request])}`, (signal) => analysis.around(graph.request, fn, signal)),
-  );
+export function OfFunction({ graph, found, of }: { graph: Graph; found: Neighbours | undefined; of: Describing }) {
   const whole = graph.layout.tree.total[0][0];
   const row = (title: string, value: number | undefined) => (
     <tr>
@@ -146,8 +143,8 @@ export function OfFunction({ graph, fn, of }: { graph: Graph; fn: string; of: De
     <table class="tip-numbers">
       <caption>This function, wherever it stands</caption>
       <tbody>
-        {row('self', query.data?.own[0])}
-        {row('total', query.data?.total[0])}
+        {row('self', found?.own[0])}
+        {row('total', found?.total[0])}
       </tbody>
     </table>
   );

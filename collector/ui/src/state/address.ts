@@ -44,7 +44,7 @@ const CHOICES = {
   side: ['during', 'before'],
 } as const;
 
-const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'sure', 'start', 'bottomUp'] as const;
+const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'start', 'bottomUp', 'sure'] as const;
 const TEXTS = [
   'from',
   'to',

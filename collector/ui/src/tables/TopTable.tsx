@@ -124,11 +124,13 @@ function Functions(props: Props) {
       analysis.functions(request, layout.node[node], signal),
     ),
   );
-  const functions = node === 0 ? graph.functions : (within.data ?? graph.functions);
+  // What was of another graph has other names.
+  const part = within.waiting ? undefined : within.data;
+  const functions = node === 0 ? graph.functions : (part ?? graph.functions);
   const rows = useMemo(() => rowsOf(functions, layout), [functions, layout]);
   return (
     <>
-      {node !== 0 && within.data && (
+      {node !== 0 && part && (
         <p class="table-part soft">
           In <Name text={layout.tree.names.text[layout.name[node]]} max={60} />, the zoomed frame{' '}
           <button type="button" class="plain link" onClick={() => setState({ zoom: '', pan: '' })}>
@@ -139,8 +141,9 @@ function Functions(props: Props) {
       <Rows
         {...props}
         rows={rows}
-        whole={layout.tree.total[0][node === 0 || !within.data ? 0 : layout.node[node]]}
+        whole={layout.tree.total[0][node === 0 || !part ? 0 : layout.node[node]]}
         samples={graph.request.options.measure === 'count'}
+        bare={node !== 0 || request.options.transforms.length > 0}
       />
       {props.pruned > 0 && (
         <p class="more">
@@ -194,10 +197,10 @@ function Others(props: Props & { asked: AskedTable }) {
 }
 
 /** Shares of the rows in the baseline; undefined: there is none, or it is not known yet. */
-function useBefore(source: Source, samples: boolean): ColumnOf<TopRow>[] {
+function useBefore(source: Source | undefined, samples: boolean): ColumnOf<TopRow>[] {
   const { rows: of, sort } = useViewState('rows', 'sort');
   const { was } = useWas();
-  const asked = 'top' in source ? source : undefined;
+  const asked = source && 'top' in source ? source : undefined;
   const byTotal = sort.endsWith('total');
   const by = of === 'exact' ? 'function' : of;
   const query = useQuery(asked && was && `before-${by}\n${was.key}\n${byTotal}`, (signal) =>
@@ -242,12 +245,14 @@ function sharesOf(answer: TopAnswer, samples: boolean, byTotal: boolean) {
   };
 }
 
-function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number }) {
+function Rows(
+  props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number; bare?: boolean },
+) {
   const { rows, whole } = props;
   const { rows: of, filter, sort } = useViewState('rows', 'filter', 'sort');
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.graph.unit));
   const isFunction = of === 'function' || of === 'exact';
-  const before = useBefore(props.source, props.samples);
+  const before = useBefore(props.bare ? undefined : props.source, props.samples);
   const waits = rows.some((row) => row.waker !== undefined);
   const wokenBy: ColumnOf<TopRow>[] = !waits
     ? []

@@ -89,14 +89,14 @@ describe.skipIf(!SEEDED)('where nothing is found', () => {
     const text = await page.locator('.empty').textContent();
     for (const label of ['hots', 'host', 'unit', 'cgroup']) expect(text).toContain(label);
     expect(await page.locator('[data-cause]').getAttribute('data-cause')).toBe('labels');
-    await page.getByRole('button', { name: 'Did you mean host?' }).click();
+    await page.getByRole('button', { name: 'Use host' }).click();
     await drawn(page);
     expect(param(page, 'query')).toBe('host="web-1"');
   });
 
   test('the nearest value is offered', async () => {
     const page = await site.open(of('unit="ngnix.service"'));
-    await page.getByRole('button', { name: 'Did you mean nginx.service?' }).click();
+    await page.getByRole('button', { name: 'Use nginx.service' }).click();
     await drawn(page);
     expect(param(page, 'query')).toBe('unit="nginx.service"');
   });

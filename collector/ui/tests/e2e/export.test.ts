@@ -249,8 +249,11 @@ describe('a file that compares', () => {
     await page.getByTitle('How the graph is drawn').click();
     await page.locator('button[aria-pressed="false"]', { hasText: 'Count samples' }).waitFor();
     await settled(page);
+    await page.locator('.flame-box').focus();
     await page.keyboard.press('ArrowDown');
-    await expect.poll(() => detail(page)).toContain('before 9.00 s, after 9.00 s');
+    await expect
+      .poll(() => page.locator('.flame [aria-live]').first().textContent())
+      .toContain('before 9.00 s, after 9.00 s');
   });
 });
 

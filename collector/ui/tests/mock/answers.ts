@@ -180,9 +180,6 @@ const STEPS_S = [
   10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
 ];
 
-/** Labels of samples, which the kernel's accounts do not have. */
-const SAMPLE_LABELS = ['comm', 'thread', 'pid', 'context'];
-
 /** Part of what an entity runs whose stacks filters take, before the deployment and after it. */
 function takenPart(of: Asked, entity: Entity, atMs: number): number {
   if (!of.keep.length && !of.drop.length) return 1;
@@ -196,10 +193,14 @@ function takenPart(of: Asked, entity: Entity, atMs: number): number {
 /** Steps of a series that is computed from stacks. */
 const FILTERED_STEPS = 47;
 
+/** Labels of samples, which the kernel's accounts do not have. */
+const SAMPLE_LABELS = ['comm', 'thread', 'pid', 'context'];
+
 /** `accounted`: the kernel's accounts are asked for, which have what samples lost. */
 export function series(of: Asked, groupBy: readonly string[], limit: number, accounted = false) {
-  const isOfAccounts = accounted && of.accountable && !groupBy.some((label) => SAMPLE_LABELS.includes(label));
   const most = of.keep.length || of.drop.length ? FILTERED_STEPS : 300;
+  const isOfAccounts =
+    accounted && of.accountable && most === 300 && !groupBy.some((label) => SAMPLE_LABELS.includes(label));
   const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= most) ?? 604_800) * 1000;
   // The range is widened to whole steps; windows are of the step in which they start.
   const from = Math.floor(of.fromMs / stepMs) * stepMs;

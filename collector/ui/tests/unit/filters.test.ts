@@ -1,7 +1,7 @@
 // Filters as chips: what is offered next, other operators, and what was meant.
 
 import { describe, expect, test } from 'vitest';
-import { changeText, earlier } from '../../src/app/verdictText';
+import { changeText } from '../../src/app/verdictText';
 import { distance, nearest } from '../../src/query/nearest';
 import { completed } from '../../src/query/complete';
 import { placeAt, withOp } from '../../src/query/selector';
@@ -66,19 +66,7 @@ describe('the nearest value', () => {
 
 describe('the verdict', () => {
   test('tells a change in per cent, and nothing where a side is not known', () => {
-    expect([changeText(9.8, 6.8), changeText(1, 4), changeText(2, 2.001)]).toEqual([
-      '+44 %',
-      '−75 %',
-      'about as much as',
-    ]);
+    expect([changeText(9.8, 6.8), changeText(1, 4), changeText(2, 2.001)]).toEqual(['+44 %', '−75 %', 'unchanged']);
     expect([changeText(1, 0), changeText(1, Number.NaN), changeText(0, 0)]).toEqual(['nothing', '', '']);
-  });
-  test('is against an hour before, or as much time before', () => {
-    const hour = 3_600_000;
-    expect(earlier({ from: 10 * hour, to: 10.5 * hour })).toEqual({
-      range: { from: 9 * hour, to: 9.5 * hour },
-      words: 'an hour before',
-    });
-    expect(earlier({ from: 10 * hour, to: 16 * hour }).range).toEqual({ from: 4 * hour, to: 10 * hour });
   });
 });

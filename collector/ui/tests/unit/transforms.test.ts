@@ -143,11 +143,11 @@ describe('start frames', () => {
 
   test('of a run that others follow are one', () => {
     expect(shown(treeOf({ fold: true }, ...STACKS))).toEqual([
+      '_start 0/2',
+      '_start;run 2/2',
       'app · 3 start frames 0/5',
       'app · 3 start frames;run 0/5',
       'app · 3 start frames;run;work 5/5',
-      '_start 0/2',
-      '_start;run 2/2',
     ]);
   });
   test('the one in which time was spent stays', () => {
