@@ -2,7 +2,10 @@
 
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;
-use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
+use crate::store::{
+    AccountedSeries, DataQuality, Limits, PressureSum, QueryResult, Scope, StoreQueries,
+    ThrottledCgroup,
+};
 use profile::{key, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -36,6 +39,36 @@ pub struct Side {
     pub quality: DataQuality,
     /// True when the numbers are the kernel's accounts, not samples.
     pub accounted: bool,
+    /// What hosts and cgroups waited for; nothing is known of it next to samples.
+    pub waiting: Waiting,
+}
+
+/// What hosts and cgroups waited for on one side, as the store says it.
+#[derive(Default)]
+pub struct Waiting {
+    /// See [`AccountedSeries::throttled`].
+    pub throttled: Vec<ThrottledCgroup>,
+    /// See [`AccountedSeries::throttled_left_out`].
+    pub throttled_left_out: u64,
+    /// See [`AccountedSeries::throttling_known`].
+    pub throttling_known: bool,
+    /// See [`AccountedSeries::hosts`].
+    pub hosts: BTreeMap<String, Vec<u64>>,
+    /// See [`AccountedSeries::pressure`].
+    pub pressure: BTreeMap<String, Vec<PressureSum>>,
+}
+
+impl Waiting {
+    /// Takes it out of an answer of the store.
+    pub fn take(data: &mut AccountedSeries) -> Waiting {
+        Waiting {
+            throttled: std::mem::take(&mut data.throttled),
+            throttled_left_out: data.throttled_left_out,
+            throttling_known: data.throttling_known,
+            hosts: std::mem::take(&mut data.hosts),
+            pressure: std::mem::take(&mut data.pressure),
+        }
+    }
 }
 
 impl Side {
@@ -56,7 +89,7 @@ impl Side {
         if is_of_samples || !is_accountable(&scope.selector) {
             return Side::of_samples(store, scope, &by, step_ns, &limits);
         }
-        let QueryResult { data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
+        let QueryResult { mut data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
         let steps = data.hosts.values().map(Vec::len).max().unwrap_or(0);
         let covered = |host: &str, at: usize| {
             let line = data.hosts.get(host);
@@ -77,6 +110,7 @@ impl Side {
                 .collect(),
             quality,
             accounted: true,
+            waiting: Waiting::default(),
         };
         let rates = |line: &[u64], covered: &dyn Fn(usize) -> u64| -> Vec<f64> {
             let line = line.iter().enumerate();
@@ -98,6 +132,7 @@ impl Side {
             let other = (OTHER.to_owned(), OTHER.to_owned());
             side.cells.insert(other, rates(&data.rest, &mean));
         }
+        side.waiting = Waiting::take(&mut data);
         side.fill();
         Ok(side)
     }
@@ -140,6 +175,7 @@ impl Side {
             silent: BTreeMap::new(),
             quality,
             accounted: false,
+            waiting: Waiting::default(),
         };
         let rates = |weights: &[u64]| -> Vec<f64> {
             let weights = weights.iter().enumerate();

@@ -1,7 +1,8 @@
 //! Compares a range with a baseline by service and host, and by function where a service changed.
 //! Data flows one way: both sides are read as cores by step (`lines`), each line is compared with
 //! its baseline (`shift`), hosts with their peers (`peers`), and for services that changed the
-//! functions are compared (`functions`).
+//! functions are compared (`functions`). What hosts and cgroups waited for is next to it
+//! (`waiting`).
 
 mod functions;
 mod lines;
@@ -9,6 +10,7 @@ mod lines;
 mod noise;
 mod peers;
 mod shift;
+mod waiting;
 
 use super::chance::discoveries;
 use super::request::{Selected, check, invalid, limit, whole_steps};
@@ -22,6 +24,7 @@ use proto::collector as wire;
 use shift::{Shift, shift};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::Status;
+use waiting::{Pressed, Resource, Throttled};
 
 /// The part of the changes marked as significant that may be due to chance.
 const FALSE_DISCOVERIES: f64 = 0.01;
@@ -74,6 +77,8 @@ struct Judged {
     services: Vec<Row>,
     hosts: Vec<Row>,
     outliers: Vec<(Outlier, bool)>,
+    throttled: Vec<Throttled>,
+    pressed: Vec<Pressed>,
 }
 
 impl Queries {
@@ -134,7 +139,7 @@ impl Queries {
                     side(baseline, of_baseline)?,
                     side(range, &selected.selector)?,
                 );
-                let judged = judge(&before, &after);
+                let judged = judge(&before, &after, &label);
                 let mut found = Functions::default();
                 if !asked.without_functions && baseline_selector.is_none() {
                     let about = (label.as_str(), &selected.selector);
@@ -171,7 +176,7 @@ fn step(range: TimeRange, baseline: TimeRange) -> u64 {
 }
 
 /// Holds every line against its baseline, and hosts against each other.
-fn judge(before: &Side, after: &Side) -> Judged {
+fn judge(before: &Side, after: &Side, label: &str) -> Judged {
     let mut fleet = Row::new(String::new(), before.whole(), after.whole());
     fleet.hosts = after
         .cells
@@ -232,6 +237,8 @@ fn judge(before: &Side, after: &Side) -> Judged {
         services,
         hosts,
         outliers,
+        throttled: waiting::throttled(before, after, label),
+        pressed: waiting::pressed(before, after),
     }
 }
 
@@ -474,7 +481,24 @@ fn answer_of(
         hosts: outlier.hosts as u32,
         in_baseline,
     });
+    let time = |(first, last): (usize, usize)| {
+        let since = if first == 0 { 0 } else { after.at(first) };
+        (since, if last >= steps { 0 } else { after.at(last) })
+    };
+    let throttled_left_out =
+        judged.throttled.len().saturating_sub(rows) as u64 + after.waiting.throttled_left_out;
+    let throttled = judged.throttled.into_iter().take(rows);
+    let throttled = throttled.map(|of| throttled_on_wire(of, time));
+    let pressed_left_out = judged.pressed.len().saturating_sub(rows) as u64;
+    let pressed = judged.pressed.into_iter().take(rows);
+    let pressed = pressed.map(|of| pressed_on_wire(of, time));
     wire::OverviewResponse {
+        throttled: throttled.collect(),
+        throttled_left_out,
+        throttling_known: after.waiting.throttling_known,
+        pressed: pressed.collect(),
+        pressed_left_out,
+        pressure_hosts: after.waiting.pressure.len() as u32,
         start_unix_ns: after.start_unix_ns,
         baseline_start_unix_ns: before.start_unix_ns,
         step_ns: after.step_ns,
@@ -489,6 +513,44 @@ fn answer_of(
         accounted: after.accounted && before.accounted,
         now: Some(quality(after.quality)),
         baseline: Some(quality(before.quality)),
+    }
+}
+
+fn throttled_on_wire(
+    of: Throttled,
+    time: impl Fn((usize, usize)) -> (i64, i64),
+) -> wire::ThrottledCgroup {
+    let (since_unix_ns, until_unix_ns) = time(of.steps);
+    wire::ThrottledCgroup {
+        host: of.host,
+        cgroup: of.cgroup,
+        service: of.service,
+        container: of.container,
+        share: of.share,
+        baseline_share: of.baseline_share,
+        cores: of.cores,
+        limit_cores: of.limit_cores,
+        since_unix_ns,
+        until_unix_ns,
+        in_baseline: of.in_baseline,
+    }
+}
+
+fn pressed_on_wire(of: Pressed, time: impl Fn((usize, usize)) -> (i64, i64)) -> wire::PressedHost {
+    let (since_unix_ns, until_unix_ns) = time(of.steps);
+    let resource = match of.resource {
+        Resource::Cpu => wire::Resource::Cpu,
+        Resource::Memory => wire::Resource::Memory,
+        Resource::Io => wire::Resource::Io,
+    };
+    wire::PressedHost {
+        host: of.host,
+        resource: resource.into(),
+        share: of.share,
+        baseline_share: of.baseline_share,
+        since_unix_ns,
+        until_unix_ns,
+        in_baseline: of.in_baseline,
     }
 }
 

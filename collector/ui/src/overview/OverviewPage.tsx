@@ -30,6 +30,7 @@ import {
   when,
 } from './overview';
 import { Spark } from './Spark';
+import { Waiting, WaitingVerdict } from './Waiting';
 
 /** Label of services that nobody chose. */
 const SERVICES = 'unit';
@@ -169,6 +170,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         {changed.length > SENTENCES_MAX && (
           <p class="soft">and {format.plural(changed.length - SENTENCES_MAX, 'more service')}, below</p>
         )}
+        <WaitingVerdict answer={answer} />
       </section>
       <section class="panel-box" aria-label="CPU over time">
         <FleetChart answer={answer} row={fleet} baseline={of.words} lost={of.lost} />
@@ -209,6 +211,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
             ))}
           </ul>
           <More of={outliers.length} shown={LISTED_MAX} />
+          <Waiting answer={answer} profileOf={(label, name) => profileOf(of.query, label, name)} />
           <h3>Hosts with warnings</h3>
           <Answer query={hosts} what="the hosts">
             {(answer) => <Troubled answer={answer} />}

@@ -31,7 +31,7 @@ export function error(stdError: number): string {
 }
 
 /** When a change began: `since 14:22:00`. */
-export function when(change: Change): string {
+export function when(change: Pick<Change, 'sinceUnixNs' | 'untilUnixNs'>): string {
   const time = (ns: bigint) => format.time(toMs(ns));
   const since = change.sinceUnixNs === 0n ? 'since before this range' : `since ${time(change.sinceUnixNs)}`;
   return change.untilUnixNs === 0n ? since : `${since}, until ${time(change.untilUnixNs)}`;

@@ -11,6 +11,7 @@ import { withMatcher } from '../query/selector';
 import * as format from '../text/format';
 import type { Range } from '../time/range';
 import { COVERAGE_HINT, COVERAGE_LOW, coverageOf } from '../query/quality';
+import { limitOf, THROTTLED_HINT, THROTTLED_MUCH, throttledShare } from '../query/throttling';
 import { type CgroupRow, isOpen, treeOf, visible } from './cgroupTree';
 
 interface Props {
@@ -103,6 +104,9 @@ export function Cgroups({ answer, range, coveredNs, before }: Props) {
                 <th scope="col" class="number" title={COVERAGE_HINT}>
                   Coverage
                 </th>
+                <th scope="col" class="number" title={THROTTLED_HINT}>
+                  Throttled
+                </th>
               </tr>
             </thead>
             <tbody>
@@ -179,6 +183,7 @@ function Row(props: {
     expectedNs: cgroup.expectedNs,
     estimatedNs: cgroup.estimatedNs,
   });
+  const throttled = throttledShare(cgroup.throttling);
   const about = [
     meaningOf(cgroup.path),
     cgroup.runtime,
@@ -229,6 +234,12 @@ function Row(props: {
         class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}
       >
         {coverage === undefined ? '–' : format.percent(coverage)}
+      </td>
+      <td
+        class={`number ${throttled !== undefined && throttled >= THROTTLED_MUCH ? 'warned' : 'soft'}`}
+        title={limitOf(cgroup.throttling)}
+      >
+        {throttled === undefined ? '–' : format.percent(throttled)}
       </td>
     </tr>
   );

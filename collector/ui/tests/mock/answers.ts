@@ -786,6 +786,15 @@ export function cgroups(of: Asked) {
       totalLostWeight: whole(one.path === '' ? one.total : one.total * 0.006),
       totalLostCount: counted(one.total * 0.006),
       expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)),
+      // Known of units and containers; one of them is held back, at a limit of half a core.
+      throttling:
+        one.unit === '' && one.container === ''
+          ? undefined
+          : {
+              throttledNs: whole(one.path.includes('nginx') ? one.total * 0.8 : 0),
+              usedNs: whole(one.total),
+              limitMillicores: one.path.includes('nginx') ? 500n : 0n,
+            },
     }));
   return create(CgroupsResponseSchema, { cgroups: list, quality: quality(of, row('/').total) });
 }

@@ -2,7 +2,7 @@
 // mock knows what it changed, so it judges nothing.
 
 import { create } from '@bufbuild/protobuf';
-import { type OverviewResponse, OverviewResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import { type OverviewResponse, OverviewResponseSchema, Resource } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { type Asked, series } from './answers';
 import { DEPLOYED_MS, type Entity, HOSTILE, coresAt, gaps, GAP_HOST } from './fleet';
 
@@ -30,6 +30,42 @@ const mean = (steps: readonly number[]) => {
   const known = steps.filter((value) => value >= 0);
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
 };
+
+/** Services that their limits hold back, and a host with too little CPU: nothing of it when calm or young. */
+function waiting(now: Asked, label: string) {
+  const hosts = [...new Set(now.entities.map((one) => one.labels.host))];
+  const busy = now.entities.filter((one) => one.labels.cgroup !== '/').slice(0, 9);
+  if (now.scenario === 'young') return {};
+  if (now.scenario === 'calm') return { throttlingKnown: true, pressureHosts: hosts.length };
+  const since = ns(now.fromMs + (now.toMs - now.fromMs) / 3);
+  return {
+    throttled: busy.map((one, at) => ({
+      host: one.labels.host,
+      cgroup: now.scenario === 'hostile' ? HOSTILE.script : one.labels.cgroup,
+      service: one.labels[label] ?? '',
+      container: now.scenario === 'hostile' ? HOSTILE.newline : (one.labels.container_name ?? ''),
+      share: 0.9 / (at + 1),
+      baselineShare: at === 1 ? undefined : at === 3 ? 0.2 : 0,
+      cores: 1.8 / (at + 1),
+      limitCores: at === 2 ? 0 : 0.2 * (at + 1),
+      sinceUnixNs: at === 1 ? 0n : since,
+      untilUnixNs: 0n,
+      inBaseline: at === 3,
+    })),
+    throttledLeftOut: 2n,
+    throttlingKnown: true,
+    pressed: hosts.slice(0, 3).map((host, at) => ({
+      host,
+      resource: [Resource.CPU, Resource.MEMORY, Resource.IO][at] ?? Resource.CPU,
+      share: 0.71 / (at + 1),
+      baselineShare: 0.1,
+      sinceUnixNs: since,
+      untilUnixNs: 0n,
+      inBaseline: false,
+    })),
+    pressureHosts: hosts.length,
+  };
+}
 
 function group(all: readonly Entity[], name: (one: Entity) => string): Map<string, Entity[]> {
   const groups = new Map<string, Entity[]>();
@@ -106,6 +142,7 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
     outliers: gaps(now.fromMs, now.toMs).length
       ? [{ host: GAP_HOST, service: 'nginx.service', cores: 0.2, medianCores: 0.9, deviations: -6, hosts: 6 }]
       : [],
+    ...waiting(now, label),
     accounted: now.scenario !== 'lossy',
   });
 }
