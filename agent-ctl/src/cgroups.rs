@@ -5,10 +5,10 @@ use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::select::{self, Hosts, When, fleet_option};
-use crate::source::{Source, Tree};
+use crate::source::{Question, Source, Tree};
 use crate::terminal::{Out, Table, clean};
 use crate::when::rfc3339;
-use crate::{exit, loss, summary, units};
+use crate::{exit, loss, nothing, summary, units};
 use anyhow::Result;
 use profile::{Coverage, Expected, LedgerRow, Quality, Tally, Throttling};
 use proto::agent::{Cgroup, GetLedgerRequest, GetLedgerResponse};
@@ -100,7 +100,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         note!("{widened}");
     }
     if answer.total_weight == 0 {
-        note!("agent-ctl: no samples in the range");
+        let question = Question::of_labels(range, samples);
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}");
     } else {
         out.write(&table(&answer, &args).show(out))?;
         note!(

@@ -6,11 +6,13 @@ use crate::collector::{Collector, Samples};
 use crate::exit::{self, fail};
 use crate::fleet;
 use crate::form::Form;
+use crate::nothing;
 use crate::peer::Connection;
 use crate::select::{Labels, When};
+use crate::source::{Question, Source};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
-use crate::when::{Clock, Range, rfc3339};
+use crate::when::{Clock, Range, Since, rfc3339};
 use anyhow::Result;
 use profile::error_95;
 use proto::agent::TimeRange;
@@ -23,7 +25,7 @@ use std::time::Duration;
 /// Shows what changed on a fleet against a time before.
 #[derive(Debug, clap::Args)]
 #[command(
-    mut_arg("since", |arg| arg.help("This long ago until now [default: 1h]")),
+    mut_arg("since", |arg| arg.help("From this long ago, or this time, until now [default: 1h]")),
     after_help = "\
 Only a collector knows a fleet: use --collector or FLEETPROF_COLLECTOR. CPU is in cores, as the \
 kernel accounts it, so lost samples do not matter; with --comm, --pid or --thread it comes from \
@@ -91,7 +93,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let mut collector = Collector::connect(connection, &peer).await?;
     let clock = collector.clock().await?;
     if args.when.since.is_none() && args.when.from.is_none() && args.when.to.is_none() {
-        args.when.since = Some(DEFAULT_SINCE);
+        args.when.since = Some(Since::Age(DEFAULT_SINCE));
     }
     let range = args.when.range(&clock)?;
     let samples = Samples {
@@ -113,7 +115,10 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         return Ok(code);
     }
     if answer.services.is_empty() {
-        note!("agent-ctl: no host sent matching data in this range");
+        let mut source = Source::Collector(collector);
+        let question = Question::of_labels(range, samples);
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}");
         fleet.note();
         return Ok(code);
     }

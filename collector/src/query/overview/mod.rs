@@ -90,6 +90,19 @@ impl Queries {
     ) -> Result<wire::OverviewResponse, Status> {
         let selected = Selected::new(asked.selection)?.without_filters("Overview")?;
         check(asked.baseline)?;
+        let baseline_selector = match asked.baseline_selection {
+            Some(selection) if selection.range.is_some() => {
+                return Err(invalid(
+                    "failed to make an overview: the range of the baseline is given as `baseline`, \
+                     not in its selection",
+                ));
+            }
+            Some(selection) => {
+                let selected = Selected::new(Some(selection))?;
+                Some(selected.without_filters("Overview")?.selector)
+            }
+            None => None,
+        };
         let label = match asked.service_label.as_str() {
             "" => SERVICE_LABEL.to_owned(),
             "*" | "host" => {
@@ -114,17 +127,21 @@ impl Queries {
                     None => before(range),
                 };
                 let step_ns = step(range, baseline);
-                let side = |range| {
+                let side = |range, selector: &Selector| {
                     let scope = Scope {
                         range: whole_steps(range, step_ns),
-                        selector: selected.selector.clone(),
+                        selector: selector.clone(),
                     };
                     Side::read(store, &scope, &label, step_ns, limits)
                 };
-                let (before, after) = (side(baseline)?, side(range)?);
+                let of_baseline = baseline_selector.as_ref().unwrap_or(&selected.selector);
+                let (before, after) = (
+                    side(baseline, of_baseline)?,
+                    side(range, &selected.selector)?,
+                );
                 let judged = judge(&before, &after, &label);
                 let mut found = Functions::default();
-                if !asked.without_functions {
+                if !asked.without_functions && baseline_selector.is_none() {
                     let about = (label.as_str(), &selected.selector);
                     found = functions(store, &judged, about, (baseline, &after), limits)?;
                 }
@@ -396,7 +413,23 @@ fn answer_of(
     quality: impl Fn(DataQuality) -> wire::DataQuality,
 ) -> wire::OverviewResponse {
     let steps = after.len();
-    let row = |row: Row| {
+    let hosts_of_sides = [hosts_of(&before), hosts_of(&after)];
+    // What hosts did while they were silent is not known, whatever sums take it for.
+    let shown = |side: usize, line: &[f64], row: &Row, is_host: bool| {
+        let of = [&before, &after][side];
+        let silent = match (is_host, hosts_of_sides[side].get(&row.name)) {
+            (true, _) => of.silent_all(std::iter::once(&row.name)),
+            (false, Some(hosts)) => of.silent_all(hosts.iter()),
+            (false, None) => Vec::new(),
+        };
+        on_wire(line, &silent)
+    };
+    let row = |row: Row, is_host: bool| {
+        let steps_shown = [
+            shown(0, &row.baseline, &row, is_host),
+            shown(1, &row.now, &row, is_host),
+        ];
+        let [baseline_steps, now_steps] = steps_shown;
         let (cores, baseline_cores) = (mean(&row.now), mean(&row.baseline));
         let change = row.shift.map(|shift| wire::Change {
             cores: shift.change,
@@ -423,20 +456,21 @@ fn answer_of(
             cores,
             baseline_cores,
             change,
-            steps: on_wire(&row.now),
-            baseline_steps: on_wire(&row.baseline),
+            steps: now_steps,
+            baseline_steps,
             hosts: row.hosts as u32,
             changed_hosts,
             hosts_changed,
         }
     };
-    let table = |mut lines: Vec<Row>| {
+    let table = |mut lines: Vec<Row>, is_host: bool| {
         let left_out = lines.len().saturating_sub(rows);
         lines.truncate(rows);
-        (lines.into_iter().map(row).collect(), left_out as u64)
+        let shown = lines.into_iter().map(|line| row(line, is_host));
+        (shown.collect(), left_out as u64)
     };
-    let (services, services_left_out) = table(judged.services);
-    let (hosts, hosts_left_out) = table(judged.hosts);
+    let (services, services_left_out) = table(judged.services, false);
+    let (hosts, hosts_left_out) = table(judged.hosts, true);
     let outliers = judged.outliers.into_iter().take(rows);
     let outliers = outliers.map(|(outlier, in_baseline)| wire::Outlier {
         host: outlier.host,
@@ -468,7 +502,7 @@ fn answer_of(
         start_unix_ns: after.start_unix_ns,
         baseline_start_unix_ns: before.start_unix_ns,
         step_ns: after.step_ns,
-        fleet: Some(row(judged.fleet)),
+        fleet: Some(row(judged.fleet, false)),
         services,
         services_left_out,
         hosts,
@@ -520,11 +554,12 @@ fn pressed_on_wire(of: Pressed, time: impl Fn((usize, usize)) -> (i64, i64)) -> 
     }
 }
 
-fn on_wire(line: &[f64]) -> Vec<f32> {
-    let rates = line.iter();
-    rates
-        .map(|rate| if rate.is_finite() { *rate as f32 } else { -1.0 })
-        .collect()
+fn on_wire(line: &[f64], silent: &[bool]) -> Vec<f32> {
+    let rate = |(at, rate): (usize, &f64)| match silent.get(at) == Some(&true) {
+        false if rate.is_finite() => *rate as f32,
+        _ => -1.0,
+    };
+    line.iter().enumerate().map(rate).collect()
 }
 
 #[cfg(test)]

@@ -49,6 +49,7 @@ fn side(load: &mut Noise, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
         step_ns: 60_000_000_000,
         cells,
         dark: vec![false; STEPS],
+        silent: BTreeMap::new(),
         quality: quality(),
         accounted: true,
         waiting: Default::default(),

@@ -44,7 +44,7 @@ describe('the overview', () => {
 
   test.runIf(SEEDED)('asks for another baseline and other services', async () => {
     const page = await site.open('view=overview');
-    await page.getByRole('button', { name: 'Yesterday' }).click();
+    await page.getByLabel('Baseline', { exact: true }).selectOption('day');
     await page.waitForFunction(() => document.querySelector('.fleet-key')?.textContent?.includes('yesterday'));
     expect(param(page, 'baseline')).toBe('day');
     await page.getByLabel('Services by').selectOption('comm');
