@@ -11,7 +11,7 @@ mod tables;
 #[cfg(test)]
 mod tests;
 
-pub use bounds::host_facts;
+pub use bounds::{host_facts, programs};
 pub use cost::{Cost, cost};
 pub use fault::Fault;
 
