@@ -186,7 +186,7 @@ fn part(
     let sets = SERVICES.map(|(unit, _)| {
         let cgroup = format!("/system.slice/{unit}");
         labels(&[
-            ("cgroup", &cgroup),
+            ("cgroup", cgroup.as_str()),
             ("unit", unit),
             ("comm", unit.trim_end_matches(".service")),
         ])
@@ -346,7 +346,7 @@ fn the_story_with_this_machine_in_the_fleet_needs_root() {
     let slice = Cgroup::new("story");
     let unit = slice.child(SERVICE);
     let build = format!("-Wl,--build-id=0x{NEW_BUILD}");
-    let _api = bare_c("split.c", &[&build])
+    let _api = bare_c("split.c", &[build.as_str()])
         .named(PROGRAM)
         .start_in(&unit, &[]);
     let daemon = Daemon::with()

@@ -652,7 +652,7 @@ fn told_of_build(
 
 /// How the service of a label set is called, and the labels that say which it is. `label`: the one
 /// whose value changed.
-fn service<'s>(set: &'s LabelSet, label: &str) -> (&'s str, Vec<(&'static str, &'s str)>) {
+fn service<'s>(set: &'s LabelSet, label: &str) -> (&'s str, Vec<(&'s str, &'s str)>) {
     let repository = repository(set.get(key::IMAGE));
     let mut names = vec![set.get(SERVICE)];
     let mut places = vec![SERVICE];

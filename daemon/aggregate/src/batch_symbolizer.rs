@@ -303,8 +303,11 @@ impl BatchSymbolizer {
                 let containers = cgroups.containers().clone();
                 let cgroup = cgroups.get(id, None);
                 let told = containers.of(&cgroup.labels);
-                let told = told.iter().flat_map(|known| known.pairs());
-                service_labels(cgroup.pairs().chain(told))
+                let mut all: Vec<(&str, &str)> = Vec::with_capacity(12);
+                cgroup.pairs().for_each(|pair| all.push(pair));
+                let of_container = told.iter().flat_map(|known| known.pairs());
+                of_container.for_each(|pair| all.push(pair));
+                service_labels(all.into_iter())
             });
         }
         let files = self.work.files.iter().copied();

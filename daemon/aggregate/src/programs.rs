@@ -2,12 +2,12 @@
 //!
 //! The symbolizer counts samples by cgroup and file while it records. When a window closes, the
 //! programs of each service, and libraries that are its own, are those files with a build id that
-//! are in at least [`SHARE_MIN`] of its stacks. A file counts once it is in two windows: commands
+//! are in at least `SHARE_MIN` of its stacks. A file counts once it is in two windows: commands
 //! that a service runs once are no programs of it. Libraries of the distribution are left out, or a
 //! new C library would be a deploy of every service. Interpreters are programs; what they run has no
 //! build id.
 //!
-//! Bounds: [`PROGRAMS_MAX`] are kept, those that were seen last; [`FILES_MAX`] are counted in a
+//! Bounds: `PROGRAMS_MAX` are kept, those that were seen last; `FILES_MAX` are counted in a
 //! window.
 
 use super::batch::RawBatch;

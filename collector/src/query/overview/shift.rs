@@ -4,7 +4,7 @@
 //! Every part of the range is compared with the mean of the baseline. The error of a mean comes
 //! from how much the line varies from step to step, pooled over both sides, and is larger if means
 //! of several steps vary more than steps that have nothing to do with each other explain: load
-//! comes in waves, and a wave is no change. No error is smaller than [`DRIFT`] of the level. The
+//! comes in waves, and a wave is no change. No error is smaller than `DRIFT` of the level. The
 //! chosen part is the one with a level of its own that explains most (least squares), and its
 //! p-value is multiplied by the number of independent parts.
 //!

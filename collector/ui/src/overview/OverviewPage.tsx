@@ -408,7 +408,7 @@ function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
               </td>
               <td class="number">{cores(row.cores)}</td>
               <td class={`number tone-${row.cores < row.baselineCores ? 'less' : 'more'}`}>
-                {signed(row.cores - row.baselineCores)} <span class="soft">{error(row.error)}</span>
+                {signed(row.cores - row.baselineCores)} <span class="soft plus-minus">{error(row.error)}</span>
               </td>
               <td>
                 <Name text={row.service} empty="(none)" max={30} />
@@ -492,7 +492,7 @@ function ChangeCell({ row, to }: { row: OverviewRow; to: Partial<State> | undefi
   const kind = kindOf(change);
   const text = (
     <>
-      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft">{error(change.error)}</span>
+      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft plus-minus">{error(change.error)}</span>
       {(kind === 'new' || kind === 'gone') && ` ${kind}`}
     </>
   );
