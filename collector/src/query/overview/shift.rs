@@ -117,8 +117,18 @@ pub fn shift(baseline: &[f64], now: &[f64]) -> Option<Shift> {
         change,
         error,
         chance: (two_sided(change / error, freedom) * independent).min(1.0),
-        steps: (places[from], places[to - 1] + 1),
+        steps: (places[from], end(&places, to)),
     })
+}
+
+/// The first step after a stretch. What is too short behind it to be told from it is no end: the
+/// last step may be under way.
+fn end(places: &[usize], to: usize) -> usize {
+    let last = match places.len() - to < STEPS_MIN {
+        true => places.len(),
+        false => to,
+    };
+    places[last - 1] + 1
 }
 
 fn finite(line: &[f64]) -> impl Iterator<Item = (usize, f64)> + '_ {
@@ -261,6 +271,18 @@ mod tests {
         let found = shift(&baseline, &now).expect("enough steps");
         assert!((19..=21).contains(&found.steps.0), "{found:?}");
         assert!((29..=31).contains(&found.steps.1), "{found:?}");
+    }
+
+    #[test]
+    fn a_change_does_not_end_in_the_last_steps() {
+        let mut noise = Noise(5);
+        let baseline = noise.line(60, 2.0, 0.05);
+        let mut now = noise.line(60, 2.0, 0.05);
+        for value in &mut now[30..58] {
+            *value += 0.5;
+        }
+        let found = shift(&baseline, &now).expect("enough steps");
+        assert_eq!(found.steps.1, 60, "{found:?}");
     }
 
     #[test]

@@ -317,7 +317,7 @@ function Sentence({ row, answer, events, of }: SentenceProps) {
           after the deploy <Name text={deploy.text} max={160} />
           <span class="soft">
             {' '}
-            {format.clock(toMs(deploy.startUnixNs))}
+            at {format.clock(toMs(deploy.startUnixNs))}
             {deploy.endUnixNs > deploy.startUnixNs && ` to ${format.clock(toMs(deploy.endUnixNs))}`}
             {deploy.hosts > 0n && `, on ${format.plural(Number(deploy.hosts), 'host')}`}
           </span>

@@ -44,13 +44,14 @@ function sinceMs(text: string, near: number): number {
 /** Whoever looks at the page: what was clicked, and when it began. */
 class Reader {
   clicks = 0;
-  readonly began = Date.now();
   private step = 0;
 
   constructor(
     readonly page: Page,
     readonly look: string,
     readonly of: Story,
+    /** When the page was asked for. */
+    readonly began: number,
   ) {}
 
   async see(what: string): Promise<void> {
@@ -68,8 +69,9 @@ describe.skipIf(story === undefined)('a slower version on a third of the hosts',
   for (const [look, options] of Object.entries(WINDOWS)) {
     test(`is found out without typing: ${look}`, async () => {
       const of = story as Story;
+      const began = Date.now();
       const page = await site.open('view=overview', options);
-      const reader = new Reader(page, look, of);
+      const reader = new Reader(page, look, of, began);
       const sentence = page.locator('.verdict li', { hasText: of.service });
       await sentence.waitFor();
       const text = (await sentence.textContent()) ?? '';
