@@ -423,7 +423,7 @@ mod tests {
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use unwind::process::ProcessTable;
 
     const END: MonotonicTime = MonotonicTime(1000);
@@ -498,7 +498,7 @@ mod tests {
             let known = std::mem::replace(&mut self.known, GeneratedCode::new(Room::new(1)));
             let shared = SharedCodeMap {
                 id,
-                known: Arc::new(Mutex::new(known)),
+                known: Arc::new(known.into()),
                 late: false,
             };
             let mut timed = Timed::default();
