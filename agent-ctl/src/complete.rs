@@ -272,7 +272,12 @@ async fn values(live: &Live, connection: &Connection, typed: &str) -> anyhow::Re
         Live::Labels => labels(connection, &peer).await,
         Live::Pins => {
             let pins = pins::names(connection, &peer).await?;
-            Ok(pins.into_iter().map(|(name, _)| name).collect())
+            // At its agent the number is enough.
+            let name = |name: String| match (peer.is_collector(), name.rsplit_once('/')) {
+                (false, Some((_, number))) => number.to_owned(),
+                _ => name,
+            };
+            Ok(pins.into_iter().map(|(pin, _)| name(pin)).collect())
         }
         Live::Triggers => {
             let pins = pins::names(connection, &peer).await?;

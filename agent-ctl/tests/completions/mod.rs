@@ -131,7 +131,7 @@ fn bash_offers_what_the_agent_knows() {
         ),
         (&["agent-ctl", "profile", "--comm", ""], "nginx"),
         (&["agent-ctl", "labels", "co"], "container"),
-        (&["agent-ctl", "pins", "show", ""], "fake/12"),
+        (&["agent-ctl", "pins", "show", ""], "12"),
         (&["agent-ctl", "capture", "-e", "page"], "page-faults"),
     ] {
         let mut bash = Command::new("bash");

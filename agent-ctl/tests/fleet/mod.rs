@@ -383,7 +383,6 @@ fn what_only_an_agent_answers_is_refused_with_what_to_use() {
             &["tail"] as &[&str],
             "`agent-ctl top --collector HOST:PORT`",
         ),
-        (&["doctor"], "`agent-ctl hosts` for a fleet"),
         (&["config", "show"], "`fleetprof-collector --help`"),
         (&["profile", "--closed"], "leave --closed out"),
         (&["status", "--cpus"], "`agent-ctl hosts`"),
