@@ -4,7 +4,8 @@
 //! CPU time is shown in cores, the mean number of CPUs in use over the time that the profile
 //! covers; time off the CPU and counted events are shown as they are. Functions are added up by
 //! name and module. A tree has a function as its root; below it are its callers, or what it calls.
-//! Samples in which it stands more than once count once, where it is outermost.
+//! Samples in which it stands more than once count once, where it is outermost; a function that
+//! calls itself stands once.
 
 use crate::exit::{self, fail};
 use crate::terminal::{Out, Table, clean, fit};
@@ -414,9 +415,15 @@ impl<'p> Tree<'p> {
                 }
             }
             let weight = measure.of_value(value);
-            let mut parent = None;
+            let (mut parent, mut last) = (None, None);
             for &id in &path {
                 let frame = dict.frames.get(id);
+                // A function that calls itself stands once, as do neighbours without a name.
+                if last.replace((frame.function, frame.module))
+                    == Some((frame.function, frame.module))
+                {
+                    continue;
+                }
                 let at = *index
                     .entry((parent, frame.function, frame.module))
                     .or_insert_with(|| {
@@ -618,11 +625,8 @@ callers of `^alloc$`, which is in 80.0 % of all samples (0.400 cores)
       %    CORES
   100.0    0.400  alloc  libx.so
    87.5    0.350    parse  libx.so
-   75.0    0.300      serve  libx.so
-   75.0    0.300      main  libx.so
-   12.5    0.050      parse  libx.so
-   12.5    0.050      serve  libx.so
-   12.5    0.050      main  libx.so
+   87.5    0.350    serve  libx.so
+   87.5    0.350    main  libx.so
    12.5    0.050    gc  libx.so
    12.5    0.050    main  libx.so
 "
@@ -642,10 +646,24 @@ callers of `^alloc$`, which is in 80.0 % of all samples (0.400 cores)
 callees of `^parse$`, which is in 70.0 % of all samples (0.350 cores)
       %    CORES
   100.0    0.350  parse  libx.so
-   85.7    0.300    alloc  libx.so
-1 lighter callees are not shown: --limit shows more, down to 0.5 %
+  100.0    0.350    alloc  libx.so
 "
         );
+    }
+
+    #[test]
+    fn what_the_limit_leaves_out_of_a_tree_is_counted() {
+        let callees = Report {
+            callees: Some("^serve$".to_owned()),
+            limit: Some(2),
+            ..Report::default()
+        };
+        let text = report(callees, &sound());
+        let lines: Vec<&str> = text.lines().skip(2).collect();
+        assert_eq!(lines[0], "  100.0    0.450  serve  libx.so", "{text}");
+        assert_eq!(lines[1], "   77.8    0.350    parse  libx.so", "{text}");
+        let told = "2 lighter callees are not shown: --limit shows more, down to 0.5 %";
+        assert_eq!(lines[2], told);
     }
 
     #[test]

@@ -199,6 +199,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
             (limited(found, args.limit as usize), None)
         }
     };
+    let series = without_arriving(series, clock.now_ns());
     let is_empty = series
         .lines
         .iter()
@@ -223,6 +224,29 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         }
     }
     Ok(code)
+}
+
+/// Windows take so long to close and arrive. Unit: nanoseconds.
+const ARRIVING_NS: i64 = 30_000_000_000;
+
+/// The series without its newest steps, where no window of them has closed yet.
+fn without_arriving(mut series: Series, now_ns: i64) -> Series {
+    let steps = series.lines.iter().map(|line| line.cores.len()).max();
+    for at in (0..steps.unwrap_or(0)).rev() {
+        let after = (series.step_ns * at as u64) as i64;
+        let end_ns = series.start_ns.saturating_add(after);
+        let end_ns = end_ns.saturating_add_unsigned(series.step_ns);
+        let known = |line: &Line| line.cores.get(at).copied().flatten().is_some();
+        let is_empty = !series.lines.iter().any(known);
+        if !is_empty || end_ns < now_ns.saturating_sub(ARRIVING_NS) || at == 0 {
+            break;
+        }
+        for line in &mut series.lines {
+            line.cores.truncate(at);
+        }
+        series.lost.truncate(at);
+    }
+    series
 }
 
 /// Says what the numbers are of, and where they are less than they seem.
@@ -460,6 +484,25 @@ mod tests {
             [Some(1.0), None, Some(2.0), Some(2.0)]
         );
         assert_eq!(series.lines[0].values, ["a"]);
+    }
+
+    #[test]
+    fn steps_that_are_on_their_way_are_left_out_and_old_gaps_are_not() {
+        let series = |cores: &[Option<f64>]| Series {
+            step_ns: 10 * S,
+            lines: vec![Line {
+                cores: cores.to_vec(),
+                ..Line::default()
+            }],
+            lost: vec![0.0; cores.len()],
+            ..Series::default()
+        };
+        let now_ns = 40 * S as i64;
+        let found = without_arriving(series(&[Some(1.0), None, Some(1.0), None]), now_ns);
+        assert_eq!(found.lines[0].cores, [Some(1.0), None, Some(1.0)]);
+        assert_eq!(found.lost.len(), 3);
+        let found = without_arriving(series(&[Some(1.0), None]), now_ns + 60 * S as i64);
+        assert_eq!(found.lines[0].cores, [Some(1.0), None]);
     }
 
     #[test]

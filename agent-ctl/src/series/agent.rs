@@ -145,11 +145,8 @@ async fn of_ledger(client: &mut Client, question: &Question, range: Range) -> Re
             [(Vec::new(), expected.ns)].into()
         }
         false => {
-            if answer
-                .rows
-                .iter()
-                .any(|row| row.expected.is_none() && !row.path.is_empty())
-            {
+            let accounted = answer.rows.iter().any(|row| row.expected.is_some());
+            if !accounted && !answer.rows.is_empty() {
                 return Ok(None);
             }
             by_labels(&answer, &question.group_by)
@@ -174,9 +171,18 @@ impl Step {
     }
 }
 
-/// What the kernel accounts to each cgroup itself, by its labels: rows have sums with all below.
+/// What the kernel accounts to each cgroup itself, by its labels: rows have sums with all below. Of
+/// a cgroup that was gone before it was read there are samples alone.
 fn by_labels(answer: &GetLedgerResponse, labels: &[String]) -> BTreeMap<Vec<String>, u64> {
-    let of = |row: &LedgerRow| row.expected.as_ref().map_or(0, |expected| expected.ns);
+    let unit_ns = time_unit_ns(&answer.unit).unwrap_or(0);
+    let of = |row: &LedgerRow| match (&row.expected, &row.total) {
+        (Some(expected), _) => expected.ns,
+        (None, Some(total)) => {
+            let weight = total.taken_weight.saturating_add(total.lost_weight);
+            weight.saturating_mul(unit_ns)
+        }
+        (None, None) => 0,
+    };
     let mut own: BTreeMap<&str, u64> = answer
         .rows
         .iter()
@@ -277,7 +283,7 @@ fn length_ns(covered: Option<(i64, i64)>) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::agent::Expected;
+    use proto::agent::{Expected, Tally};
 
     #[test]
     fn each_cgroup_has_its_own_part_of_what_is_accounted_above_it() {
@@ -290,8 +296,19 @@ mod tests {
             }),
             ..LedgerRow::default()
         };
+        let gone = LedgerRow {
+            path: "/gone".to_owned(),
+            total: Some(Tally {
+                taken_weight: 3,
+                lost_weight: 1,
+                ..Tally::default()
+            }),
+            ..LedgerRow::default()
+        };
         let answer = GetLedgerResponse {
+            unit: "nanoseconds".to_owned(),
             rows: vec![
+                gone,
                 row("/", "", 100),
                 row("/a.service", "a.service", 60),
                 row("/a.service/worker", "a.service", 50),

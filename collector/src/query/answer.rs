@@ -210,5 +210,7 @@ fn facts(facts: HostFacts) -> wire::HostFacts {
         }),
         // What holds of it now is in the host's degradations.
         health: None,
+        // They are for detecting deployments alone.
+        programs: Vec::new(),
     }
 }

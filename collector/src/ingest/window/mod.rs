@@ -12,7 +12,7 @@ mod tables;
 mod tests;
 mod waiting;
 
-pub use bounds::host_facts;
+pub use bounds::{host_facts, programs};
 pub use cost::{Cost, cost};
 pub use fault::Fault;
 

@@ -106,6 +106,47 @@ fn nothing_is_said_of_a_fleet_in_which_nothing_happened() {
     }
 }
 
+/// Traffic of both sides by service, host (all together behind the last) and step, around 1: it
+/// drifts for minutes, on all hosts of a service alike and on each by itself.
+fn traffic(seed: u64) -> impl Fn(&str, usize, usize) -> f64 {
+    let mut noise = Noise(seed);
+    let mut line = || {
+        let mut off = 0.0;
+        let next = |_| {
+            off = 0.88 * off + noise.next(0.03 * 0.475);
+            off
+        };
+        (0..2 * STEPS).map(next).collect::<Vec<f64>>()
+    };
+    let lines: Vec<Vec<Vec<f64>>> = (0..3).map(|_| (0..=12).map(|_| line()).collect()).collect();
+    move |service, host, step| {
+        let of = &lines[["api", "cron", "db"]
+            .iter()
+            .position(|one| *one == service)
+            .expect("one")];
+        1.0 + of[host][step] + of[12][step]
+    }
+}
+
+#[test]
+fn traffic_that_drifts_is_no_alarm() {
+    let alarms = (0..20).filter(|&seed| {
+        let traffic = traffic(100 + seed);
+        let mut load = Noise(seed);
+        let cores = |from: usize| {
+            let traffic = &traffic;
+            move |service: &str, host: usize, step: usize| {
+                usual(service, host, step) * traffic(service, host, from + step)
+            }
+        };
+        let before = side(&mut load, cores(0));
+        let found = judge(&before, &side(&mut load, cores(STEPS)));
+        let rows = found.services.iter().chain(&found.hosts);
+        rows.chain([&found.fleet]).any(|row| row.significant)
+    });
+    assert_eq!(alarms.count(), 0);
+}
+
 #[test]
 fn a_change_on_a_third_of_the_hosts_names_service_hosts_and_time() {
     let slower = |service: &str, host: usize, step: usize| {

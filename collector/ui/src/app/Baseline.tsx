@@ -44,7 +44,10 @@ export function BaselineChoice() {
       <select
         aria-label="Baseline"
         value={baseline}
-        onChange={(event) => setState({ baseline: event.currentTarget.value as typeof baseline })}
+        onChange={(event) =>
+          // It is the side A of a comparison, too: one that was written would go before it.
+          setState({ baseline: event.currentTarget.value as typeof baseline, bfrom: '', bto: '' })
+        }
       >
         {BASELINES.map(([one, text, title]) => (
           <option key={one} value={one} title={title}>

@@ -15,8 +15,9 @@ import { WidthChoice } from '../flame/WidthChoice';
 import type { OverviewResponse, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { compared, diff, series } from '../query/client';
 import type { Selection } from '../query/selection';
+import { withMatcher } from '../query/selector';
 import { type Query, useQuery } from '../query/useQuery';
-import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { type Changes, changesOf, shownRows } from '../tables/changes';
 import { DiffTable, LabelTable } from '../tables/DiffTable';
 import * as format from '../text/format';
@@ -228,12 +229,26 @@ function Table(props: TableProps) {
               inCores={compare !== 'share'}
               accounted={answer.accounted}
               leftOut={Number(by === 'host' ? answer.hostsLeftOut : answer.servicesLeftOut)}
+              onChoose={(value) => narrow(by, value)}
             />
           )}
         </Answer>
       )}
     </section>
   );
+}
+
+/** Compares only what has this value on both sides, by function: the way from where to what. */
+function narrow(label: string, value: string): void {
+  const { query, bquery } = getState();
+  const only = (of: string) => withMatcher(of, { label, op: '=', value });
+  setState({
+    query: only(query),
+    bquery: bquery === undefined ? undefined : only(bquery),
+    rows: 'function',
+    sort: '',
+    filter: '',
+  });
 }
 
 /** Chooses what the rows are. */

@@ -101,7 +101,7 @@ function useShown(side: Selection, axis: Range, now: () => number) {
 /** Ways to choose the baseline, and to put the sides in each other's place. */
 function Presets({ before, after, range, labels }: Props) {
   const { bfrom, baseline, bquery, query } = useSelectionState('bfrom', 'baseline', 'bquery', 'query');
-  const { deploy, waiting } = useLastDeploy(query, range.to, true);
+  const { deploy, waiting, trouble } = useLastDeploy(query, range.to, true);
   const deployMs = deploy && toMs(deploy.startUnixNs);
   const isFree = bfrom !== '' || bquery !== undefined;
   const sinceDeploy = (ms: number) =>
@@ -128,7 +128,9 @@ function Presets({ before, after, range, labels }: Props) {
             deployMs === undefined
               ? waiting
                 ? 'Looking for the last deploy'
-                : 'No deploy of what is selected in the last 30 days'
+                : trouble
+                  ? `Deploys are not known: ${trouble.title}`
+                  : 'No deploy of what is selected in the last 30 days'
               : `The time since ${format.stamp(deployMs)} with as much before it: ${(deploy?.text ?? '').slice(0, 100)}`
           }
           onClick={() => deployMs !== undefined && sinceDeploy(deployMs)}

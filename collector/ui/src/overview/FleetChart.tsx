@@ -1,9 +1,12 @@
 // CPU of what is selected, with its baseline behind it and what changed marked on it. Dragging
 // chooses a range.
 
-import { useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { Name } from '../app/parts';
+import type { Events } from '../events/client';
+import { Flags } from '../events/Flags';
+import { happenings } from '../events/flags';
 import { setState } from '../state/store';
 import * as format from '../text/format';
 import { absoluteSpec, toMs } from '../time/range';
@@ -25,6 +28,7 @@ export function FleetChart({
   row,
   baseline,
   lost,
+  events,
 }: {
   answer: OverviewResponse;
   row: OverviewRow;
@@ -32,8 +36,12 @@ export function FleetChart({
   baseline: string;
   /** When samples were lost. */
   lost: readonly Band[];
+  /** What happened; undefined while it is not known. */
+  events: Events | undefined;
 }) {
   const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const happened = useMemo(() => (events ? happenings(events) : []), [events]);
   const [drag, setDrag] = useState<[number, number]>();
   const [under, setUnder] = useState<number>();
   const steps = row.steps.length;
@@ -110,6 +118,7 @@ export function FleetChart({
             {to - from > steps / 10 ? 'no data' : ''}
           </span>
         ))}
+        <Flags all={happened} range={{ from: start, to: start + steps * stepMs }} left={0} width={width} />
         {under !== undefined && !drag && (
           <Under
             row={row}
@@ -143,8 +152,28 @@ export function FleetChart({
         )}
         <span class="fleet-zone">{format.zone(start)}</span>
       </p>
+      {events?.missing.map((text) => (
+        <p key={text} class="soft">
+          {text}
+        </p>
+      ))}
     </div>
   );
+}
+
+/** The width of an element as it is drawn. Unit: CSS pixels. */
+function useWidth(of: { current: HTMLElement | null }): number {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = of.current;
+    if (!element) return;
+    const measure = () => setWidth(element.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [of]);
+  return width;
 }
 
 function fraction(row: OverviewRow, answer: OverviewResponse, steps: number): number {

@@ -1,24 +1,27 @@
 // The landing page: what changed, where, since when, and how sure that is.
 
-import { useMemo, useRef } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
 import { useWas } from '../app/was';
 import { Answer, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
+import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { hosts, overview, series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
-import { type Range, before } from '../time/range';
+import { type Range, before, toMs } from '../time/range';
 import { type Band, bandsOf, chartOf } from '../time/series';
 import { FleetChart } from './FleetChart';
 import {
+  BEFORE_MS,
   comparedWith,
   cores,
+  deployBefore,
   error,
   functionIn,
   hasSteps,
@@ -41,8 +44,8 @@ const SERVICE_LABELS = ['unit', 'container_name', 'pod', 'image', 'service', 'sl
 /** Sentences of the verdict. */
 const SENTENCES_MAX = 3;
 
-/** Hosts named where something changed on some. */
-const HOSTS_NAMED = 3;
+/** Hosts named where something changed on some; the others on a click. */
+const HOSTS_NAMED = 4;
 
 /** Hosts listed that differ from their peers, and with warnings. */
 const LISTED_MAX = 6;
@@ -71,6 +74,10 @@ export function OverviewPage(props: PageProps) {
     () => (time.data ? bandsOf(chartOf(time.data, '', props.now())).filter((band) => band.state === 'lost') : []),
     [time.data],
   );
+  // From a while before: what changed at the start of the range may have been deployed then.
+  const happened = useQuery(`events\n${range.from}\n${range.to}`, (signal) =>
+    events({ from: Math.max(0, range.from - BEFORE_MS), to: range.to }, signal),
+  ).data;
   const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
   const offered = useMemo(() => SERVICE_LABELS.filter((one) => labels.includes(one) || one === label), [labels, label]);
   return (
@@ -101,6 +108,7 @@ export function OverviewPage(props: PageProps) {
             answer={answer}
             whole={whole}
             hosts={fleet}
+            events={happened}
             of={{ query: selection.query, label, baseline: was, range, words, lost }}
           />
         )}
@@ -126,10 +134,11 @@ interface OverviewProps {
   /** The same with functions, asked where something changed. */
   whole: Query<OverviewResponse>;
   hosts: Query<HostsResponse>;
+  events: Events | undefined;
   of: Of;
 }
 
-function Overview({ answer, whole, hosts, of }: OverviewProps) {
+function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
   const fleet = answer.fleet;
   if (!fleet || answer.services.length === 0) {
     return (
@@ -164,7 +173,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         )}
         <ul>
           {changed.slice(0, SENTENCES_MAX).map((row) => (
-            <Sentence key={row.name} row={row} of={of} />
+            <Sentence key={row.name} row={row} answer={answer} events={events} of={of} />
           ))}
         </ul>
         {changed.length > SENTENCES_MAX && (
@@ -173,7 +182,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         <WaitingVerdict answer={answer} />
       </section>
       <section class="panel-box" aria-label="CPU over time">
-        <FleetChart answer={answer} row={fleet} baseline={of.words} lost={of.lost} />
+        <FleetChart answer={answer} row={fleet} baseline={of.words} lost={of.lost} events={events} />
       </section>
       <div class="overview-columns">
         <section class="panel-box" aria-label="What changed">
@@ -233,7 +242,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
           to={(row) => profileOf(of.query, of.label, row.name)}
           compare={(row) =>
             comparedWith(
-              { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+              { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts, all: row.hosts },
               row.change,
               of.baseline,
               of.range,
@@ -282,40 +291,75 @@ function profileQuery(of: Of, service: string): string {
   return profileOf(of.query, of.label, service).query ?? '';
 }
 
-function Sentence({ row, of }: { row: OverviewRow; of: Of }) {
+interface SentenceProps {
+  row: OverviewRow;
+  answer: OverviewResponse;
+  events: Events | undefined;
+  of: Of;
+}
+
+function Sentence({ row, answer, events, of }: SentenceProps) {
   const change = row.change;
   if (!change) return null;
   const kind = kindOf(change);
-  const hosts = row.changedHosts.slice(0, HOSTS_NAMED);
+  const deploy = deployBefore(row, of.label, answer.stepNs, events?.annotations ?? []);
   const to = comparedWith(
-    { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+    { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts, all: row.hosts },
     change,
     of.baseline,
     of.range,
   );
   return (
-    <li class={`tone-${kind === 'new' ? 'more' : kind === 'gone' ? 'less' : kind}`}>
-      <span aria-hidden="true">{change.cores < 0 ? '▼' : '▲'}</span>{' '}
-      <Link to={to} title="Compare with the baseline, by function">
-        <Name text={row.name} empty="(none)" max={60} />
-      </Link>{' '}
-      <b>{signed(change.cores)}</b> {error(change.error)} cores
+    <li>
+      <span class={`tone-${kind === 'new' ? 'more' : kind === 'gone' ? 'less' : kind}`}>
+        <span aria-hidden="true">{change.cores < 0 ? '▼' : '▲'}</span>{' '}
+        <Link to={to} title="Compare with the baseline, by function">
+          <Name text={row.name} empty="(none)" max={60} />
+        </Link>{' '}
+        <b>{signed(change.cores)}</b> {error(change.error)} cores
+      </span>
       {kind === 'new' || kind === 'gone' ? `, ${kind}` : share(row)} {when(change)}
       {row.hostsChanged > 1 && row.hostsChanged === row.hosts && ` on all ${row.hosts} hosts`}
-      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && (
-        <>
-          {' '}
-          on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}
-          {hosts.map((host, at) => (
-            <span key={host}>
-              {at > 0 && ', '}
-              <Name text={host} max={40} />
-            </span>
-          ))}
-          {row.hostsChanged > hosts.length && ', …'}
-        </>
+      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && <ChangedHosts row={row} />}
+      {deploy && (
+        <p class="verdict-deploy">
+          after the deploy <Name text={deploy.text} max={160} />
+          <span class="soft">
+            {' '}
+            at {format.clock(toMs(deploy.startUnixNs))}
+            {deploy.endUnixNs > deploy.startUnixNs && ` to ${format.clock(toMs(deploy.endUnixNs))}`}
+            {deploy.hosts > 0n && `, on ${format.plural(Number(deploy.hosts), 'host')}`}
+          </span>
+        </p>
       )}
     </li>
+  );
+}
+
+function ChangedHosts({ row }: { row: OverviewRow }) {
+  const [all, setAll] = useState(false);
+  const names = all ? row.changedHosts : row.changedHosts.slice(0, HOSTS_NAMED);
+  const more = row.hostsChanged - names.length;
+  return (
+    <>
+      {' '}
+      on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}
+      {names.map((host, at) => (
+        <span key={host}>
+          {at > 0 && ', '}
+          <Name text={host} max={40} />
+        </span>
+      ))}
+      {more > 0 && !all && (
+        <>
+          {' '}
+          <button type="button" class="link more-hosts" onClick={() => setAll(true)}>
+            and {more} more
+          </button>
+        </>
+      )}
+      {more > 0 && all && `, and ${more} more`}
+    </>
   );
 }
 
@@ -373,7 +417,7 @@ function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
               </td>
               <td class="number">{cores(row.cores)}</td>
               <td class={`number tone-${row.cores < row.baselineCores ? 'less' : 'more'}`}>
-                {signed(row.cores - row.baselineCores)} <span class="soft">{error(row.error)}</span>
+                {signed(row.cores - row.baselineCores)} <span class="soft plus-minus">{error(row.error)}</span>
               </td>
               <td>
                 <Name text={row.service} empty="(none)" max={30} />
@@ -397,6 +441,8 @@ interface RowsProps {
 
 function Rows({ answer, lost, rows, name, to, compare }: RowsProps) {
   if (!rows.length) return null;
+  // Hosts have none.
+  const hasHosts = rows.some((row) => row.hosts > 0);
   return (
     <div class="table-wrap">
       <table class="overview-table">
@@ -413,10 +459,14 @@ function Rows({ answer, lost, rows, name, to, compare }: RowsProps) {
             <th scope="col" class="number">
               Change
             </th>
-            <th scope="col">Since</th>
-            <th scope="col" class="number">
-              Hosts
+            <th scope="col" class="since">
+              Since
             </th>
+            {hasHosts && (
+              <th scope="col" class="number">
+                Hosts
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
@@ -435,10 +485,12 @@ function Rows({ answer, lost, rows, name, to, compare }: RowsProps) {
               <td class="number">
                 <ChangeCell row={row} to={compare?.(row)} />
               </td>
-              <td class="soft">{row.change?.significant ? when(row.change).replace(/^since /, '') : ''}</td>
-              <td class="number soft">
-                {row.hosts === 0 ? '' : row.hostsChanged > 0 ? `${row.hostsChanged} of ${row.hosts}` : row.hosts}
-              </td>
+              <td class="soft since">{row.change?.significant ? when(row.change).replace(/^since /, '') : ''}</td>
+              {hasHosts && (
+                <td class="number soft">
+                  {row.hostsChanged > 0 ? `${row.hostsChanged} of ${row.hosts}` : row.hosts || ''}
+                </td>
+              )}
             </tr>
           ))}
         </tbody>
@@ -454,7 +506,7 @@ function ChangeCell({ row, to }: { row: OverviewRow; to: Partial<State> | undefi
   const kind = kindOf(change);
   const text = (
     <>
-      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft">{error(change.error)}</span>
+      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft plus-minus">{error(change.error)}</span>
       {(kind === 'new' || kind === 'gone') && ` ${kind}`}
     </>
   );

@@ -1,5 +1,6 @@
 // What an overview says: lines with their gaps, changes in words, and where each leads.
 
+import type { Annotation } from '../gen/fleetprof/collector/v1/annotations_pb';
 import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
@@ -49,15 +50,27 @@ function selected(query: string, label: string, name: string): string {
   return withMatcher(query, { label, op: '=', value: name } satisfies Matcher);
 }
 
-/** Shows what a row is made of, compared with its baseline: where it changed, by function. */
+/** Most hosts that a selection names. */
+const HOSTS_MAX = 20;
+
+/** Hosts by name, as a pattern of selectors: it matches all of a name. */
+const oneOf = (hosts: readonly string[]) => hosts.map((host) => host.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')).join('|');
+
+/**
+ * Shows what a row is made of, compared with its baseline: where it changed, by function. `hosts`:
+ * where it changed, of how many `all`. What changed on few is lost among the others.
+ */
 export function comparedWith(
-  of: { query: string; label: string; name: string; hosts?: readonly string[] },
+  of: { query: string; label: string; name: string; hosts?: readonly string[]; all?: number },
   change: Change | undefined,
   baseline: Range,
   range: Range,
 ): Partial<State> {
   let query = selected(of.query, of.label, of.name);
-  if (of.hosts?.length === 1) query = selected(query, 'host', of.hosts[0]);
+  const hosts = of.hosts ?? [];
+  if (hosts.length === 1) query = selected(query, 'host', hosts[0]);
+  else if (hosts.length > 1 && hosts.length <= HOSTS_MAX && hosts.length * 2 <= (of.all ?? 0))
+    query = withMatcher(query, { label: 'host', op: '=~', value: oneOf(hosts) });
   const ms = (ns: bigint, otherwise: number) => (ns === 0n ? otherwise : toMs(ns));
   const after = change
     ? { from: ms(change.sinceUnixNs, range.from), to: ms(change.untilUnixNs, range.to) }
@@ -90,7 +103,7 @@ export function functionIn(
   range: Range,
 ): Partial<State> {
   const service = answer.services.find((one) => one.name === row.service);
-  const of = { query, label, name: row.service, hosts: service?.changedHosts };
+  const of = { query, label, name: row.service, hosts: service?.changedHosts, all: service?.hosts };
   return { ...comparedWith(of, service?.change, baseline, range), search: row.name, regex: false };
 }
 
@@ -144,4 +157,46 @@ export function spoken(row: OverviewRow): string {
   if (!known.length) return 'no data';
   const [least, most] = [Math.min(...known), Math.max(...known)];
   return `between ${cores(least)} and ${cores(most)} cores; before, ${cores(row.baselineCores)} on average`;
+}
+
+/** How long before a change a deploy may have started to be named with it. Unit: milliseconds. */
+export const BEFORE_MS = 15 * 60_000;
+
+/** Labels that say which service a deploy was of, besides the one that rows are told apart by. */
+const OF_SERVICE = ['service', 'unit', 'image', 'container_name'];
+
+/**
+ * The deploy that a change followed, if there was one: of the service, or of half of the hosts that
+ * changed, where it does not say which service it was of. Of several the last before the change.
+ */
+export function deployBefore(
+  row: OverviewRow,
+  label: string,
+  stepNs: bigint,
+  events: readonly Annotation[],
+): Annotation | undefined {
+  const since = row.change?.sinceUnixNs ?? 0n;
+  if (!row.change?.significant || since === 0n) return undefined;
+  // A change is known to a step, and noise at its edge may cost another.
+  const [from, to] = [since - BigInt(BEFORE_MS) * 1_000_000n, since + 2n * stepNs];
+  const isOfRow = (one: Annotation) => {
+    const own = one.labels[label];
+    if (own !== undefined) return own === row.name;
+    if (OF_SERVICE.some((name) => one.labels[name] !== undefined && name !== label)) {
+      // Of a service by another label: it is this one if it was where it changed.
+      return onHosts(one, row) === 1;
+    }
+    return one.labels.agent_version === undefined && onHosts(one, row) >= 0.5;
+  };
+  const found = events.filter(
+    (one) => one.kind === 'deploy' && one.startUnixNs >= from && one.startUnixNs <= to && isOfRow(one),
+  );
+  return found.sort((one, other) => Number(other.startUnixNs - one.startUnixNs))[0];
+}
+
+/** The share of the hosts that changed on which a deploy was seen. */
+function onHosts(one: Annotation, row: OverviewRow): number {
+  if (row.changedHosts.length === 0 || one.hostNames.length === 0) return 0;
+  const on = new Set(one.hostNames);
+  return row.changedHosts.filter((host) => on.has(host)).length / row.changedHosts.length;
 }

@@ -86,6 +86,8 @@ export function LabelTable(props: {
   inCores: boolean;
   accounted: boolean;
   leftOut: number;
+  /** Compares only what has a value. */
+  onChoose: (value: string) => void;
 }) {
   return (
     <section class="top" aria-label="Table of changes">
@@ -104,7 +106,7 @@ export function LabelTable(props: {
         error={ACCOUNTS}
         rate=""
         leftOut={props.leftOut}
-        onChoose={(name) => setState({ rows: props.by, filter: name })}
+        onChoose={props.onChoose}
       />
     </section>
   );
@@ -318,7 +320,7 @@ function columns(props: TableProps): ColumnOf<Shown>[] {
           <button
             type="button"
             class="plain grow"
-            title={props.onChoose ? 'Show only this row' : 'Highlight in the graph'}
+            title={props.onChoose ? 'Compare only this, by function' : 'Highlight in the graph'}
             onClick={() => (props.onChoose ?? choose)(row.name)}
           >
             <Name text={row.name} max={160} empty="(none)" />

@@ -233,6 +233,17 @@ describe.skipIf(!SEEDED)('the table of changes', () => {
     await site.shot(page, `compare-by-${by}`);
   });
 
+  test('leads from a host to its functions by a click', async () => {
+    const page = await site.open(`${DEPLOY}&rows=host&bquery=${encodeURIComponent('region="eu-central"')}`);
+    await rows(page).filter({ hasText: 'web-2' }).getByRole('button', { name: 'web-2' }).click();
+    await page.waitForFunction(() => location.hash.includes('web-2'));
+    expect([param(page, 'query'), param(page, 'bquery')]).toEqual([
+      'host="web-2"',
+      'region="eu-central", host="web-2"',
+    ]);
+    await rows(page).filter({ hasText: 'visit_map' }).first().waitFor();
+  });
+
   test('says that frame filters do not reach labels', async () => {
     const page = await site.open(`${DEPLOY}&rows=unit&frame=keep:malloc`);
     await page.getByText('Frame filters do not reach the values of labels').waitFor();

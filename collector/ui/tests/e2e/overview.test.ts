@@ -42,6 +42,29 @@ describe('the overview', () => {
     expect(param(page, 'search')).toBe('serde_json::de::visit_map');
   });
 
+  test.runIf(SEEDED)('tells of the deploy before a change, and marks what happened on its chart', async () => {
+    const page = await site.open('view=overview&services=comm');
+    const deploy = page.locator('.verdict li', { hasText: 'api-server' }).locator('.verdict-deploy');
+    await deploy.waitFor();
+    expect(await deploy.textContent()).toContain('image v42 (was v41)');
+    const flags = page.locator('.fleet-plot .flag');
+    expect(await flags.count()).toBe(4);
+    await page.locator('.fleet-plot .flag.deploy button').focus();
+    await page.locator('.fleet-plot .flag-tip', { hasText: 'on 6 hosts, found by the collector' }).waitFor();
+  });
+
+  test.runIf(SEEDED)('what a flag tells of fits a phone', async () => {
+    const page = await site.open('view=overview&services=comm', { viewport: { width: 390, height: 844 } });
+    const buttons = page.locator('.fleet-plot .flag button');
+    await buttons.first().waitFor();
+    for (const button of await buttons.all()) {
+      await button.focus();
+      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
+      const tip = await page.locator('.fleet-plot .flag:focus-within .flag-tip').boundingBox();
+      expect(tip?.x).toBeGreaterThanOrEqual(0);
+    }
+  });
+
   test.runIf(SEEDED)('asks for another baseline and other services', async () => {
     const page = await site.open('view=overview');
     await page.getByLabel('Baseline', { exact: true }).selectOption('day');

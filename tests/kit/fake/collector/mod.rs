@@ -241,7 +241,7 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
             agent_version: "0.1.0".into(),
             labels: [("region".to_owned(), "eu\x1b]0;x\x07".to_owned())].into(),
             spool: Some(SpoolState::default()),
-            health: None,
+            ..HostFacts::default()
         }),
         first_seen_unix_ns: NOW_NS - 86_400 * S,
         last_seen_unix_ns: NOW_NS - age_s * S,
