@@ -377,6 +377,26 @@ semi\:colon
 }
 
 #[test]
+fn svg_has_the_colours_of_the_page() {
+    let svg = text(&hostile(), Format::Svg, &Options::default());
+    let fill = |name: &str| {
+        let frame = &svg[svg.find(&format!("<title>{name} (")).unwrap()..];
+        let rgb = frame.split("fill=\"rgb(").nth(1).unwrap();
+        let rgb = rgb.split(')').next().unwrap().split(',');
+        let rgb: Vec<u8> = rgb.map(|part| part.trim().parse().unwrap()).collect();
+        [rgb[0], rgb[1], rgb[2]]
+    };
+    let [red, green, blue] = fill("do_syscall_64");
+    assert!(red > green && green > blue, "the kernel is warm");
+    let [red, green, blue] = fill("handle");
+    assert!(green > red && green > blue, "generated code is green");
+    let [red, green, blue] = fill("run.py");
+    assert!(blue > green && red > green, "interpreted code is violet");
+    let [red, green, blue] = fill("main");
+    assert!(blue > red && blue >= green, "native code is blue-grey");
+}
+
+#[test]
 fn svg_is_the_same_each_time() {
     let options = Options {
         icicle: true,

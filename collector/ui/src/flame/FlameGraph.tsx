@@ -1,7 +1,7 @@
 // One flame graph on the page: its canvas, breadcrumbs, the strip with all of it, what is under the
 // pointer, and the keys.
 
-import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import { Module, Name, say } from '../app/parts';
 import { Graph, neighbour, nextMatch } from './graph';
 import type { Look } from './graph';
@@ -62,7 +62,8 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
   };
   const zoomTo = (node: number) => latest.current.onView({ zoom: writePath(latest.current.layout, node), pan: '' });
 
-  useEffect(() => {
+  // Before the page is painted: the strip above it takes room.
+  useLayoutEffect(() => {
     if (!box.current || !canvas.current || !spacer.current) return;
     const made = new Graph(box.current, canvas.current, spacer.current, layout, look, {
       zoom: zoomTo,

@@ -66,13 +66,26 @@ export class Minimap {
       if (level >= levels) break;
       const top = scene.inverted ? MINIMAP_HEIGHT - y - Math.max(1, high) : y;
       const end = layout.levels[level + 1];
+      // Neighbours of one colour are one rectangle: most of a large graph is too narrow for one of
+      // its own, and setting a colour takes longer than what is drawn in it.
+      let [colour, start, stop] = ['', 0, 0];
+      const flush = () => {
+        if (stop <= start) return;
+        context.fillStyle = colour;
+        context.fillRect(start, top, stop - start, Math.max(1, high));
+      };
       for (let at = layout.levels[level]; at < end; ) {
         const from = Math.floor(layout.x[at] * scale);
         const to = Math.max(from + 1, (layout.x[at] + layout.width[at]) * scale);
-        context.fillStyle = to - from < 2 ? scene.palette.run : scene.colour(at);
-        context.fillRect(from, top, to - from, Math.max(1, high));
+        const next = to - from < 2 ? scene.palette.run : scene.colour(at);
+        if (next !== colour || from > stop) {
+          flush();
+          [colour, start] = [next, from];
+        }
+        stop = to;
         at = Math.max(at + 1, firstEndingAfter(layout, at + 1, end, (from + 1) / scale));
       }
+      flush();
     }
   }
 }
