@@ -23,6 +23,9 @@ import { RangePopover } from '../time/TimePicker';
 import { specOf, swapped } from './sides';
 import { Versions } from './Versions';
 
+/** Less that was lost is told where the data quality is. */
+const LOST_TOLD = 0.01;
+
 interface Props extends PageProps {
   before: Selection;
   after: Selection;
@@ -222,8 +225,8 @@ function Line(
         {rate === undefined
           ? ''
           : `${format.significant(rate)} ${props.unit === 'nanoseconds' ? 'cores' : `${props.unit}/s`} · `}
-        {side ? format.plural(side.samples, 'sample') : ''}
-        {side && side.lost > 0 && ` · lost ${format.percent(side.lost)}`}
+        {side ? `${format.compact(side.samples)} samples` : ''}
+        {side && side.lost >= LOST_TOLD && ` · lost ${format.percent(side.lost)}`}
       </span>
       <QualityLine quality={props.quality[of]} />
     </div>

@@ -27,6 +27,8 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
   const change = fleet?.change;
   const delta = rates ? rates[1] - rates[0] : Number.NaN;
   const known = rates !== undefined && Number.isFinite(delta);
+  // Where all of the range differs alike, the error is that of the whole.
+  const isWhole = change?.significant === true && change.sinceUnixNs === 0n && change.untilUnixNs === 0n;
   const what = unit === 'nanoseconds' ? 'cores' : `${unit || 'events'}/s`;
   const tone = change?.significant ? (delta < 0 ? 'tone-less' : 'tone-more') : 'soft';
   return (
@@ -35,7 +37,8 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
         {known ? (
           <>
             <b class={tone}>
-              {signed(delta)} {what}
+              {signed(delta)} {change && isWhole && <span class="verdict-error">{error(change.error)} </span>}
+              {what}
             </b>
             {relative(delta, rates[0]) !== '' && <span class={tone}> ({relative(delta, rates[0])})</span>}
             <span class="soft">
@@ -46,7 +49,7 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
         ) : (
           <span class="soft">How many cores a side had is not known.</span>
         )}
-        {change && (
+        {change && !isWhole && (
           <span class="verdict-sure">
             {' '}
             {change.significant ? (

@@ -231,7 +231,7 @@ function Row(props: {
         {lost > 0 ? format.share(lost, total) : '–'}
       </td>
       <td
-        class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}
+        class={`number col-coverage ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}
       >
         {coverage === undefined ? '–' : format.percent(coverage)}
       </td>

@@ -148,13 +148,22 @@ describe.skipIf(!SEEDED)('the verdict', () => {
     await verdict.locator('.verdict-why').waitFor();
     await settled(page);
     const text = (await verdict.textContent()) ?? '';
-    expect(text).toMatch(/\+\d+\.\d+ cores \(\+\d+ %\)/);
-    expect(text).toMatch(/since/);
+    // All of the range differs: the error is that of the whole.
+    expect(text).toMatch(/\+\d+\.\d+ ± [\d.]+ cores \(\+\d+ %\)/);
     expect(text).toMatch(/\d functions? explains? \d+ % of it: .*visit_map/);
     expect(text).toMatch(/1 function is new\. 1 function is gone\./);
     await verdict.getByRole('button', { name: /visit_map/ }).click();
     await page.waitForFunction(() => location.hash.includes('search='));
     await site.shot(page, 'compare-verdict');
+  });
+
+  test('says since when, where a part of the range differs', async () => {
+    const page = await site.open(
+      `${sides(DEPLOYED_MS - 10 * MINUTE, DEPLOYED_MS + 10 * MINUTE, DEPLOYED_MS - 30 * MINUTE, DEPLOYED_MS - 10 * MINUTE)}&${of('comm="api-server"')}`,
+    );
+    const told = page.locator('.verdict-sure');
+    await told.waitFor();
+    expect(await told.textContent()).toContain(`since ${iso(DEPLOYED_MS).slice(11, 19)} UTC`);
   });
 
   test('of two alike times is calm', async () => {
