@@ -226,7 +226,7 @@ impl Agent {
             account_label_sets: Vec::new(),
             account_ns: Vec::new(),
             account_estimated_ns: Vec::new(),
-            dropped_before: None,
+            ..WindowFacts::default()
         });
         part
     }

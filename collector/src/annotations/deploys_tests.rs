@@ -34,6 +34,7 @@ fn window(host: &str, start: i64, sets: &[&[(&str, &str)]]) -> NewWindow {
             .collect(),
         rows: Vec::new(),
         accounts: Vec::new(),
+        pressure: None,
         dropped_before: None,
         stream: None,
     }

@@ -283,6 +283,7 @@ impl BatchSymbolizer {
             });
         }
         recorder.add(WindowPart {
+            pressure: closed.pressure,
             start: batch.start,
             end: batch.end,
             closes: batch.closes,
@@ -587,6 +588,7 @@ impl BatchSymbolizer {
             return Closed {
                 losses: target.losses(batch, taken, containers, &mut self.label_sets),
                 accounts: Vec::new(),
+                pressure: None,
             };
         }
         for (labels, value) in sums {

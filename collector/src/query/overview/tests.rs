@@ -49,8 +49,23 @@ fn side(load: &mut Noise, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
         step_ns: 60_000_000_000,
         cells,
         dark: vec![false; STEPS],
+        silent: BTreeMap::new(),
         quality: quality(),
         accounted: true,
+        waiting: Default::default(),
+    }
+}
+
+/// A side without cells.
+pub fn bare_side(steps: usize, step_ns: u64) -> Side {
+    Side {
+        start_unix_ns: 0,
+        step_ns,
+        cells: BTreeMap::new(),
+        dark: vec![false; steps],
+        quality: quality(),
+        accounted: true,
+        waiting: Default::default(),
     }
 }
 
@@ -68,7 +83,7 @@ fn usual(service: &str, host: usize, step: usize) -> f64 {
 fn judged(seed: u64, now: impl Fn(&str, usize, usize) -> f64) -> Judged {
     let mut load = Noise(seed);
     let before = side(&mut load, usual);
-    judge(&before, &side(&mut load, now))
+    judge(&before, &side(&mut load, now), "unit")
 }
 
 fn changed(rows: &[Row]) -> Vec<(&str, usize)> {
@@ -182,7 +197,7 @@ fn a_host_that_was_different_all_the_time_is_no_news() {
         usual(service, host, step) * if host == 2 { 4.0 } else { 1.0 }
     };
     let before = side(&mut load, large);
-    let found = judge(&before, &side(&mut load, large));
+    let found = judge(&before, &side(&mut load, large), "unit");
     assert_eq!(changed(&found.services), []);
     assert!(found.outliers.iter().all(|(_, before)| *before));
     assert!(!found.outliers.is_empty());
@@ -198,7 +213,7 @@ fn a_service_that_starts_and_one_that_ends_are_changes() {
     };
     let before = side(&mut load, without("api"));
     let after = side(&mut load, without("db"));
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()
     });
@@ -222,7 +237,7 @@ fn steps_without_data_are_told_as_such() {
             line[5] = f64::NAN;
         }
     }
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     assert_eq!(changed(&found.services), []);
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()

@@ -5,25 +5,26 @@ import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
-import { Answer, Choice, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
+import { useWas } from '../app/was';
+import { Answer, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
 import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
-import { hosts, overview } from '../query/client';
+import { hosts, overview, series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
-import { type Range, toMs } from '../time/range';
+import { type Range, before, toMs } from '../time/range';
+import { type Band, bandsOf, chartOf } from '../time/series';
 import { FleetChart } from './FleetChart';
 import {
-  BASELINES,
   BEFORE_MS,
-  baselineOf,
   comparedWith,
   cores,
   deployBefore,
   error,
   functionIn,
+  hasSteps,
   isSignificant,
   kindOf,
   profileOf,
@@ -32,6 +33,7 @@ import {
   when,
 } from './overview';
 import { Spark } from './Spark';
+import { Waiting, WaitingVerdict } from './Waiting';
 
 /** Label of services that nobody chose. */
 const SERVICES = 'unit';
@@ -50,9 +52,12 @@ const LISTED_MAX = 6;
 
 export function OverviewPage(props: PageProps) {
   const { range, selection, selectionKey, labels } = props;
-  const { baseline, services } = useSelectionState('baseline', 'services');
+  const { services } = useSelectionState('services');
   const label = services || SERVICES;
-  const was = baselineOf(range, baseline);
+  const chosen = useWas();
+  // An overview is a comparison: where no baseline is chosen or known it takes the time before.
+  const was = chosen.was?.selection.range ?? before(range);
+  const words = chosen.was?.words ?? 'the previous period';
   const key = `${label} ${was.from} ${was.to}\n${selectionKey}`;
   // First what is quick; functions of what changed follow.
   const quick = useQuery(`overview\n${key}`, (signal) => overview(selection, was, label, false, signal));
@@ -63,24 +68,22 @@ export function OverviewPage(props: PageProps) {
   const whole = useQuery(changed ? `overview whole\n${answered.current}` : undefined, (signal) =>
     overview(selection, was, label, true, signal),
   );
+  // In which time samples were lost: the small charts show it.
+  const time = useQuery(`series \n${selectionKey}`, (signal) => series(selection, '', signal));
+  const lost = useMemo(
+    () => (time.data ? bandsOf(chartOf(time.data, '', props.now())).filter((band) => band.state === 'lost') : []),
+    [time.data],
+  );
   // From a while before: what changed at the start of the range may have been deployed then.
   const happened = useQuery(`events\n${range.from}\n${range.to}`, (signal) =>
     events({ from: Math.max(0, range.from - BEFORE_MS), to: range.to }, signal),
   ).data;
   const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
   const offered = useMemo(() => SERVICE_LABELS.filter((one) => labels.includes(one) || one === label), [labels, label]);
-  const words = BASELINES.find(([one]) => one === baseline)?.[1].toLowerCase() ?? '';
   return (
     <>
       <h2 class="hidden">Overview</h2>
       <div class="overview-tools">
-        <span class="soft">Compared with</span>
-        <Choice
-          label="Compared with"
-          value={baseline}
-          of={BASELINES}
-          onChange={(next) => setState({ baseline: next })}
-        />
         <label class="soft">
           Services by{' '}
           <select
@@ -99,14 +102,14 @@ export function OverviewPage(props: PageProps) {
         <QualityLine quality={quick.data?.now} />
       </div>
       <Filters note="not applied: an overview has no stacks" />
-      <Answer query={quick} what="the overview">
+      <Answer query={quick} what="the overview" room="graph">
         {(answer) => (
           <Overview
             answer={answer}
             whole={whole}
             hosts={fleet}
             events={happened}
-            of={{ query: selection.query, label, baseline: was, range, words }}
+            of={{ query: selection.query, label, baseline: was, range, words, lost }}
           />
         )}
       </Answer>
@@ -122,6 +125,8 @@ interface Of {
   range: Range;
   /** What the baseline is called. */
   words: string;
+  /** When samples were lost. */
+  lost: readonly Band[];
 }
 
 interface OverviewProps {
@@ -174,9 +179,10 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
         {changed.length > SENTENCES_MAX && (
           <p class="soft">and {format.plural(changed.length - SENTENCES_MAX, 'more service')}, below</p>
         )}
+        <WaitingVerdict answer={answer} />
       </section>
       <section class="panel-box" aria-label="CPU over time">
-        <FleetChart answer={answer} row={fleet} baseline={of.words} events={events} />
+        <FleetChart answer={answer} row={fleet} baseline={of.words} lost={of.lost} events={events} />
       </section>
       <div class="overview-columns">
         <section class="panel-box" aria-label="What changed">
@@ -184,6 +190,7 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
           <Functions whole={whole} of={of} />
           <Rows
             answer={answer}
+            lost={of.lost}
             rows={changedHosts}
             name="Host"
             to={(row) =>
@@ -213,6 +220,7 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
             ))}
           </ul>
           <More of={outliers.length} shown={LISTED_MAX} />
+          <Waiting answer={answer} profileOf={(label, name) => profileOf(of.query, label, name)} />
           <h3>Hosts with warnings</h3>
           <Answer query={hosts} what="the hosts">
             {(answer) => <Troubled answer={answer} />}
@@ -228,6 +236,7 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
         </h3>
         <Rows
           answer={answer}
+          lost={of.lost}
           rows={answer.services}
           name="Service"
           to={(row) => profileOf(of.query, of.label, row.name)}
@@ -423,13 +432,14 @@ function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
 
 interface RowsProps {
   answer: OverviewResponse;
+  lost: readonly Band[];
   rows: readonly OverviewRow[];
   name: string;
   to: (row: OverviewRow) => Partial<State>;
   compare?: (row: OverviewRow) => Partial<State>;
 }
 
-function Rows({ answer, rows, name, to, compare }: RowsProps) {
+function Rows({ answer, lost, rows, name, to, compare }: RowsProps) {
   if (!rows.length) return null;
   // Hosts have none.
   const hasHosts = rows.some((row) => row.hosts > 0);
@@ -442,6 +452,9 @@ function Rows({ answer, rows, name, to, compare }: RowsProps) {
             <th scope="col">Over time</th>
             <th scope="col" class="number">
               Cores
+            </th>
+            <th scope="col" class="number" title="Mean cores in the baseline">
+              Before
             </th>
             <th scope="col" class="number">
               Change
@@ -465,9 +478,10 @@ function Rows({ answer, rows, name, to, compare }: RowsProps) {
                 </Link>
               </td>
               <td>
-                <Spark row={row} startUnixNs={answer.startUnixNs} stepNs={answer.stepNs} />
+                <Spark row={row} answer={answer} lost={answer.accounted ? [] : lost} />
               </td>
               <td class="number">{cores(row.cores)}</td>
+              <td class="number soft">{hasSteps(row.baselineSteps) ? cores(row.baselineCores) : 'no data'}</td>
               <td class="number">
                 <ChangeCell row={row} to={compare?.(row)} />
               </td>

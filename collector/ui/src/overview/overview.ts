@@ -4,25 +4,10 @@ import type { Annotation } from '../gen/fleetprof/collector/v1/annotations_pb';
 import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
-import type { Baseline } from '../state/selection';
 import { error95 } from '../tables/changes';
 import * as format from '../text/format';
-import { type Range, absoluteSpec, before, toMs } from '../time/range';
-
-const DAY_MS = 86_400_000;
-
-export const BASELINES: readonly (readonly [Baseline, string, string])[] = [
-  ['previous', 'Previous period', 'Compare with the same length right before'],
-  ['day', 'Yesterday', 'Compare with the same time yesterday'],
-  ['week', 'Last week', 'Compare with the same time a week ago'],
-];
-
-/** The range that a choice means. */
-export function baselineOf(range: Range, baseline: Baseline): Range {
-  if (baseline === 'previous') return before(range);
-  const by = baseline === 'day' ? DAY_MS : 7 * DAY_MS;
-  return { from: Math.max(0, range.from - by), to: Math.max(1, range.to - by) };
-}
+import { type Range, absoluteSpec, toMs } from '../time/range';
+import type { Band } from '../time/series';
 
 export const isSignificant = (row: OverviewRow) => row.change?.significant === true;
 
@@ -47,8 +32,8 @@ export function error(stdError: number): string {
 }
 
 /** When a change began: `since 14:22:00`. */
-export function when(change: Change): string {
-  const time = (ns: bigint) => format.clock(toMs(ns));
+export function when(change: Pick<Change, 'sinceUnixNs' | 'untilUnixNs'>): string {
+  const time = (ns: bigint) => format.time(toMs(ns));
   const since = change.sinceUnixNs === 0n ? 'since before this range' : `since ${time(change.sinceUnixNs)}`;
   return change.untilUnixNs === 0n ? since : `${since}, until ${time(change.untilUnixNs)}`;
 }
@@ -105,7 +90,7 @@ export function comparedWith(
 
 /** Shows the profile of a row. */
 export function profileOf(query: string, label: string, name: string): Partial<State> {
-  return { view: 'profile', query: selected(query, label, name), zoom: '', focus: '', fn: '', search: '' };
+  return { view: 'profile', query: selected(query, label, name), zoom: '', transforms: [], fn: '', search: '' };
 }
 
 /** A function in the comparison of its service. */
@@ -138,6 +123,9 @@ export function paths(steps: readonly number[], most: number): string {
   return path;
 }
 
+/** True when something is known of a line. */
+export const hasSteps = (steps: readonly number[]) => steps.some((value) => value >= 0);
+
 /** Runs of steps without data: first, and behind the last. */
 export function dark(steps: readonly number[]): [number, number][] {
   const runs: [number, number][] = [];
@@ -148,6 +136,12 @@ export function dark(steps: readonly number[]): [number, number][] {
     else runs.push([at, at + 1]);
   }
   return runs;
+}
+
+/** Times as parts of a line of steps, for what is drawn over it. */
+export function placed(bands: readonly Band[], startMs: number, stepMs: number, steps: number): [number, number][] {
+  const at = (ms: number) => Math.max(0, Math.min(steps, (ms - startMs) / Math.max(stepMs, 1)));
+  return bands.map((band): [number, number] => [at(band.fromMs), at(band.toMs)]).filter(([from, to]) => to > from);
 }
 
 const round = (value: number) => Math.round(value * 1000) / 1000;

@@ -2,18 +2,9 @@ import { create } from '@bufbuild/protobuf';
 import { describe, expect, test } from 'vitest';
 import { AnnotationSchema } from '../../src/gen/fleetprof/collector/v1/annotations_pb';
 import { ChangeSchema, OverviewRowSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
-import {
-  baselineOf,
-  comparedWith,
-  dark,
-  deployBefore,
-  kindOf,
-  paths,
-  relative,
-  signed,
-  spoken,
-} from '../../src/overview/overview';
+import { comparedWith, dark, deployBefore, kindOf, paths, relative, signed, spoken } from '../../src/overview/overview';
 import { stretched } from '../../src/overview/Spark';
+import { baselineOf, wordsOf } from '../../src/time/baseline';
 
 const DAY_MS = 86_400_000;
 
@@ -22,7 +13,18 @@ test('a baseline is of the same length, before', () => {
   expect(baselineOf(range, 'previous')).toEqual({ from: range.from - 3_600_000, to: range.from });
   expect(baselineOf(range, 'day')).toEqual({ from: range.from - DAY_MS, to: range.to - DAY_MS });
   expect(baselineOf(range, 'week')).toEqual({ from: range.from - 7 * DAY_MS, to: range.to - 7 * DAY_MS });
-  expect(baselineOf({ from: 5, to: 10 }, 'week').from).toBe(0);
+  expect(baselineOf(range, 'hour')).toEqual({ from: range.from - 3_600_000, to: range.to - 3_600_000 });
+  expect(baselineOf({ from: 5, to: 10 }, 'week')?.from).toBe(0);
+  expect(baselineOf(range, 'none')).toBeUndefined();
+});
+
+test('the baseline of a deploy is the time up to it, where one is known', () => {
+  const range = { from: 10 * DAY_MS, to: 10 * DAY_MS + 3_600_000 };
+  const deploy = range.from + 600_000;
+  expect(baselineOf(range, 'deploy')).toBeUndefined();
+  expect(baselineOf(range, 'deploy', deploy)).toEqual({ from: deploy - 3_600_000, to: deploy });
+  expect(wordsOf('deploy', deploy)).toMatch(/^before the deploy at \d\d:\d\d:\d\d UTC/);
+  expect(wordsOf('day')).toBe('yesterday');
 });
 
 test('a step without data is not drawn, and not zero', () => {
