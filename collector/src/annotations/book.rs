@@ -211,6 +211,11 @@ impl Book {
 
     /// Removes what is over its age, then the oldest of what are too many.
     pub fn prune(&self, now: i64, age_ns: i64) -> rusqlite::Result<Pruned> {
+        self.prune_to(now, age_ns, KEPT_HOSTS_MAX)
+    }
+
+    /// The same with another limit of hosts of deploys.
+    pub fn prune_to(&self, now: i64, age_ns: i64, hosts_max: i64) -> rusqlite::Result<Pruned> {
         let mut database = lock(&self.database);
         let change = database.transaction()?;
         let aged = change.execute(
@@ -231,7 +236,7 @@ impl Book {
             "DELETE FROM counted WHERE annotation IN (SELECT annotation FROM \
              (SELECT annotation, sum(count(*)) OVER (ORDER BY annotation DESC) AS hosts \
              FROM counted GROUP BY annotation) WHERE hosts > ?1)",
-            params![KEPT_HOSTS_MAX],
+            params![hosts_max],
         )?;
         change.execute(
             "DELETE FROM origins WHERE id NOT IN (SELECT origin FROM counted)",

@@ -3,7 +3,7 @@
 use super::*;
 use crate::access::Scope;
 use crate::annotations::book::{Book, Seen};
-use crate::annotations::limits::{KEPT_HOSTS_MAX, ROLLOUT_GAP_NS};
+use crate::annotations::limits::ROLLOUT_GAP_NS;
 use crate::store::{HostKey, Origin, TimeRange};
 use profile::Quality;
 
@@ -645,6 +645,7 @@ fn scopes_of_hosts_see_deploys_of_their_hosts_and_only_these_hosts() {
 
 #[test]
 fn hosts_of_deploys_are_bounded_and_the_newest_deploys_keep_theirs() {
+    const MOST: i64 = 200;
     let dir = tempfile::tempdir().expect("a directory");
     let book = Book::open(dir.path()).expect("it opens");
     let on = |host: i64| SeenOn {
@@ -662,7 +663,7 @@ fn hosts_of_deploys_are_bounded_and_the_newest_deploys_keep_theirs() {
             text: "a deploy".to_owned(),
             labels: Vec::new(),
         });
-        notes.extend((1..KEPT_HOSTS_MAX / 2).map(|host| Note::Also {
+        notes.extend((1..MOST / 2).map(|host| Note::Also {
             service: 1,
             value,
             on: on(host),
@@ -670,7 +671,7 @@ fn hosts_of_deploys_are_bounded_and_the_newest_deploys_keep_theirs() {
         }));
     }
     book.write(&notes, NOW).expect("written");
-    book.prune(NOW, i64::MAX).expect("pruned");
+    book.prune_to(NOW, i64::MAX, MOST).expect("pruned");
     let scope = Scope::parse("host=h7").expect("a scope");
     let mut times = Vec::new();
     book.each(None, Some(&scope), |one| {
@@ -680,7 +681,7 @@ fn hosts_of_deploys_are_bounded_and_the_newest_deploys_keep_theirs() {
     assert_eq!(times, [2, 1], "the oldest has lost its hosts");
     let mut all = 0;
     book.each(None, None, |one| all += one.hosts).expect("read");
-    assert_eq!(all as i64, 3 * KEPT_HOSTS_MAX / 2, "and is still there");
+    assert_eq!(all as i64, 3 * MOST / 2, "and is still there");
 }
 
 #[test]

@@ -286,10 +286,16 @@ fn add_hosts(services: &mut [Row], cells: Vec<(String, Row)>, after: &Side) {
     }
 }
 
-/// The sum of what changes on several hosts. The most certain of them says when it started.
+/// The sum of what changes on several hosts. It started when it had on half of them, the most
+/// certain of those that started then says until when it lasted: a host that joined later does not
+/// move it.
 fn together(cells: &[Row], steps: usize) -> Option<Shift> {
     let shifts = || cells.iter().filter_map(|cell| cell.shift);
-    let surest = shifts().max_by(|a, b| {
+    let mut starts: Vec<usize> = shifts().map(|shift| shift.steps.0).collect();
+    starts.sort_unstable();
+    let start = *starts.get(starts.len().checked_sub(1)? / 2)?;
+    let then = shifts().filter(|shift| shift.steps.0 == start);
+    let surest = then.max_by(|a, b| {
         let sure = |shift: &Shift| (shift.change / shift.error).abs();
         sure(a).total_cmp(&sure(b))
     })?;

@@ -260,3 +260,24 @@ fn steps_are_as_long_as_a_range_needs() {
     let years = seconds(hours(24 * 3650), hours(0));
     assert!(24 * 3650 * 3600 / years <= STEPS_MAX);
 }
+
+#[test]
+fn a_host_that_joins_late_does_not_move_when_it_started() {
+    let slower = |service: &str, host: usize, step: usize| {
+        let from = if host == 5 { 50 } else { 20 };
+        // Too few to be seen in the sum, which others make up for.
+        let way = match host {
+            0..=2 | 5 if step >= from => 1.4,
+            6..=9 if step >= 20 => 0.65,
+            _ => 1.0,
+        };
+        usual(service, host, step) * if service == "api" { way } else { 1.0 }
+    };
+    let found = judged(9, slower);
+    let api = &found.services[0];
+    let starts = api.shift.map(|shift| shift.steps.0);
+    assert!(
+        api.significant && starts.is_some_and(|start| (19..=21).contains(&start)),
+        "{starts:?}"
+    );
+}
