@@ -14,6 +14,7 @@ macro_rules! note {
     };
 }
 
+mod alerts;
 mod annotate;
 mod audit;
 mod capture;
@@ -40,6 +41,7 @@ mod group_by;
 mod heatmap;
 mod hosts;
 mod import;
+mod incidents;
 mod join;
 mod listen_tls;
 mod local;
@@ -140,6 +142,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Overview(args) => overview::run(&out, &connection, *args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
+        Command::Incidents(args) => incidents::run(&out, &connection, args).await,
+        Command::Alerts(args) => alerts::run(&out, &connection, args).await,
         Command::Events(args) => events::run(&out, &connection, args).await,
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,
