@@ -20,7 +20,7 @@ use std::io::Read;
 use std::sync::Mutex;
 use std::time::Instant;
 use tokio::sync::OnceCell;
-use tokio::task::JoinSet;
+use tokio::task::{JoinSet, spawn_blocking};
 
 /// Longest file with an address. Unit: bytes.
 const URL_BYTES_MAX: u64 = 4096;
@@ -258,11 +258,16 @@ impl Inner {
     }
 
     async fn send(&self, receiver: &Receiver, waiting: &Waiting) -> Sent {
-        let to = match address(receiver) {
-            Ok(to) => to,
-            Err(why) => return Sent::Failed(why),
+        let own = receiver.clone();
+        let to = match spawn_blocking(move || address(&own)).await {
+            Ok(Ok(to)) => to,
+            Ok(Err(why)) => return Sent::Failed(why),
+            Err(_) => return Sent::Failed("its address cannot be read".to_owned()),
         };
-        let client = || async { Client::new(None) };
+        let client = || async {
+            let made = spawn_blocking(|| Client::new(None)).await;
+            made.unwrap_or_else(|_| Err("the client cannot be made".to_owned()))
+        };
         let client = match self.delivery.client.get_or_try_init(client).await {
             Ok(client) => client,
             Err(why) => return Sent::Failed(why),

@@ -258,9 +258,13 @@ impl Inner {
         let open = || async {
             let dir = self.options.dir.clone();
             let receivers: Vec<String> = self.receivers().map(str::to_owned).collect();
+            let rules = self.options.rules.iter();
+            let rules: BTreeSet<String> = rules.map(|rule| rule.name.clone()).collect();
+            let now = self.clock.now_unix_ns();
             let opening = spawn_blocking(move || {
                 let book = Book::open(&dir)?;
-                let states = book.states()?;
+                let mut states = book.states()?;
+                end_removed(&book, &mut states, &rules, now)?;
                 let names: Vec<&str> = receivers.iter().map(String::as_str).collect();
                 let orphaned = book.forget_others(&names)?;
                 Ok::<_, BookError>((book, states, orphaned))
@@ -276,7 +280,6 @@ impl Inner {
             })?;
             self.metrics.notifications_orphaned.inc_by(orphaned);
             lock(&self.live).states = states;
-            self.end_removed(&book);
             Ok(Arc::new(book))
         };
         self.book.get_or_try_init(open).await
@@ -284,35 +287,6 @@ impl Inner {
 
     fn receivers(&self) -> impl Iterator<Item = &str> {
         self.options.receivers.iter().map(|one| one.name.as_str())
-    }
-
-    /// Resolves what fires of rules that are not configured any more.
-    fn end_removed(&self, book: &Book) {
-        let now = self.clock.now_unix_ns();
-        let rules: BTreeSet<&str> = self.options.rules.iter().map(|r| r.name.as_str()).collect();
-        let mut gone: BTreeMap<String, Vec<(String, Alert)>> = BTreeMap::new();
-        let mut live = lock(&self.live);
-        for ((rule, part), alert) in &live.states {
-            if !rules.contains(rule.as_str()) {
-                let of_rule = gone.entry(rule.clone()).or_default();
-                of_rule.push((part.clone(), alert.clone()));
-            }
-        }
-        for (rule, alerts) in gone {
-            let mut round = Round::default();
-            for (part, alert) in &alerts {
-                round.states.push((part.clone(), None));
-                if alert.episode != 0
-                    && let Some(mut about) = find(book, alert.episode)
-                {
-                    about.ended = "the rule was removed".to_owned();
-                    round.resolved.push((alert.episode, now, about));
-                }
-            }
-            if book.write(&rule, &round).is_ok() {
-                live.states.retain(|(name, _), _| *name != rule);
-            }
-        }
     }
 
     /// What is known of a rule now.
@@ -486,6 +460,34 @@ impl Inner {
         let left_out = live.rules.values().map(|rule| rule.left_out).sum();
         self.metrics.alert_groups_left_out.set(left_out);
     }
+}
+
+/// Resolves what fires of rules that are not configured any more. Blocks.
+fn end_removed(
+    book: &Book,
+    states: &mut BTreeMap<(String, String), Alert>,
+    rules: &BTreeSet<String>,
+    now: i64,
+) -> Result<(), BookError> {
+    let mut gone: BTreeMap<String, Round> = BTreeMap::new();
+    for ((rule, part), alert) in states.iter() {
+        if rules.contains(rule) {
+            continue;
+        }
+        let round = gone.entry(rule.clone()).or_default();
+        round.states.push((part.clone(), None));
+        if alert.episode != 0
+            && let Some(mut about) = find(book, alert.episode)
+        {
+            about.ended = "the rule was removed".to_owned();
+            round.resolved.push((alert.episode, now, about));
+        }
+    }
+    for (rule, round) in gone {
+        book.write(&rule, &round)?;
+    }
+    states.retain(|(rule, _), _| rules.contains(rule));
+    Ok(())
 }
 
 fn find(book: &Book, id: u64) -> Option<About> {

@@ -163,10 +163,15 @@ pub fn step(
         return (Some(alert), ends.then_some(Change::Resolved));
     }
     let holds = holds(rule, fires, reading);
+    let dark = before.filter(|before| before.phase == Phase::Dark);
+    let dark_since = dark.map_or(now, |dark| dark.since);
     let before = before.filter(|before| before.phase == Phase::Pending);
     let mut alert = match (holds, rule.no_data, before) {
         (Is::No, ..) | (Is::Unknown, NoData::Ok, _) => return (None, None),
-        (Is::Unknown, NoData::Keep, None) => fresh(Phase::Dark),
+        (Is::Unknown, NoData::Keep, None) => Alert {
+            since: dark_since,
+            ..fresh(Phase::Dark)
+        },
         (Is::Unknown, NoData::Keep, Some(before)) => {
             let mut alert = before.clone();
             alert.dark_ns = alert.dark_ns.saturating_add(elapsed_ns);
@@ -402,6 +407,18 @@ mod tests {
         };
         let changes = play(&rule, &[Reading::known(5.0), idle]);
         assert_eq!(changes, [(0, Change::Fired), (1, Change::Resolved)]);
+    }
+
+    #[test]
+    fn an_alert_without_data_says_since_when() {
+        let rule = rule(|_| ());
+        let gone = Reading::unknown("nobody sent anything");
+        let (alert, _) = step(&rule, None, &gone, (7, STEP));
+        let (alert, _) = step(&rule, alert.as_ref(), &gone, (9, STEP));
+        assert_eq!(
+            alert.map(|alert| (alert.phase, alert.since)),
+            Some((Phase::Dark, 7))
+        );
     }
 
     #[test]

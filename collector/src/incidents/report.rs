@@ -4,14 +4,21 @@
 //! link, a mention or markup; in the page they are escaped, pictures are images without scripts,
 //! and its policy allows nothing else.
 
-use super::service::Told;
 use data_encoding::BASE64;
 use profile::text::{markup, printable};
-use proto::collector::{IncidentEntry, IncidentEntryKind, IncidentState};
+use proto::collector::{Incident, IncidentEntry, IncidentEntryKind, IncidentState};
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
+
+/// An incident with its timeline, as somebody may see it.
+pub struct Told {
+    /// The incident.
+    pub incident: Incident,
+    /// Its timeline, oldest first.
+    pub entries: Vec<IncidentEntry>,
+}
 
 /// What a bundle shows of a piece of evidence.
 pub struct Picture {
@@ -208,7 +215,7 @@ pub fn html(told: &Told, pictures: &[Picture]) -> Vec<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proto::collector::{Incident, IncidentEvidence};
+    use proto::collector::IncidentEvidence;
 
     const HOSTILE: &str = "<script>alert(1)</script> [x](javascript:alert(1)) `y` @all\n# z";
 

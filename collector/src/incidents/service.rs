@@ -3,7 +3,7 @@
 use super::book::NewEntry;
 use super::keep::{Kept, own, seen};
 use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
-use super::report::markdown;
+use super::report::{Told, markdown};
 use super::unasked::state_word;
 use super::{Incidents, Inner, check};
 use crate::access::Caller;
@@ -21,14 +21,6 @@ use proto::collector::{
 use std::sync::Arc;
 use std::time::Instant;
 use tonic::{Request, Response, Status};
-
-/// An incident with its timeline, as somebody may see it.
-pub struct Told {
-    /// The incident.
-    pub incident: Incident,
-    /// Its timeline, oldest first.
-    pub entries: Vec<IncidentEntry>,
-}
 
 impl Incidents {
     /// An incident with its timeline.

@@ -1,5 +1,6 @@
-//! The HTTP listener: the page, QueryService, CaptureService, PinService, AnnotationService and
-//! AlertService over gRPC-Web, downloads, annotations and alerts as JSON, `/metrics` and `/healthz`.
+//! The HTTP listener: the page, QueryService, CaptureService, PinService, AnnotationService,
+//! AlertService and IncidentService over gRPC-Web, downloads, annotations and alerts as JSON,
+//! `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
 //! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
