@@ -87,7 +87,22 @@ impl Inner {
         found.about.by = caller.name.clone();
         found.about.added_unix_ns = self.clock.now_unix_ns();
         found.about.samples = found.first.total().count;
-        let written = spawn_blocking(move || write(&opened, found)).await;
+        let (most, most_of_one) = self.options.bytes;
+        let written = spawn_blocking(move || {
+            let kept = write(&opened, found)?;
+            let of_one: u64 = own(&opened, incident).iter().map(|one| one.bytes).sum();
+            let (_, all) = opened.files.size();
+            if all > most || of_one > most_of_one {
+                opened.files.remove(kept.evidence.id)?;
+                return Err(KeepError::TooLarge {
+                    bytes: kept.evidence.bytes,
+                    most: most.min(most_of_one),
+                    key: "incidents.disk_mib",
+                });
+            }
+            Ok(kept)
+        })
+        .await;
         let written = written.map_err(|_| Status::internal("the call failed in the collector"))?;
         let kept = written.map_err(|error| match error {
             KeepError::TooLarge { .. } => Status::resource_exhausted(format!(

@@ -59,7 +59,7 @@ impl Incidents {
         let now = inner.clock.now_unix_ns();
         let range = Some(TimeRange {
             start_unix_ns: now.saturating_sub(LOOK_BACK_NS).max(0),
-            end_unix_ns: 0,
+            end_unix_ns: i64::MAX,
         });
         let asked = ListAlertsRequest { range, limit: 0 };
         let alerts = inner.sources.alerts.list(&Caller::local(), asked).await;

@@ -115,19 +115,7 @@ async fn evidence_outlives_a_restart_and_the_data_it_was_copied_from() {
     rig.stop.send(true).expect("it listens");
     drop(rig);
     // A new store: nothing of the samples is there any more.
-    let rig = loop {
-        let rig = Rig::with(in_dir(dir.path())).await;
-        let mut asks = client(&rig).await;
-        if asks
-            .list(wire::ListIncidentsRequest::default())
-            .await
-            .is_ok()
-        {
-            break rig;
-        }
-        // The files are locked until the last of the one before has ended.
-        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
-    };
+    let rig = restarted(std::sync::Arc::default(), || in_dir(dir.path())).await;
     let mut asks = client(&rig).await;
     let after = told(&mut asks, id).await;
     assert_eq!(after, before);
@@ -214,8 +202,9 @@ async fn a_pin_opens_an_incident_where_that_is_wanted() {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_has_no_room_is_refused_and_nothing_is_removed_for_it() {
-    let mut options = Options::default();
-    (options.incidents.bytes, options.incidents.count) = ((1, 1 << 20), 1);
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut options = in_dir(dir.path());
+    options.incidents.count = 1;
     let rig = Rig::with(options).await;
     rig.sampled("web-1").await;
     let mut asks = client(&rig).await;
@@ -230,10 +219,44 @@ async fn what_has_no_room_is_refused_and_nothing_is_removed_for_it() {
     asks.add_entry(with(id, view()))
         .await
         .expect("there is room");
+    let before = told(&mut asks, id).await;
+    let store = rig.store.clone();
+    rig.stop.send(true).expect("it listens");
+    drop(rig);
+    // Room for one and a half.
+    let mut options = in_dir(dir.path());
+    options.incidents.bytes = (before.0.bytes * 3 / 2, 1 << 20);
+    let rig = restarted(store, || Options {
+        incidents: options.incidents.clone(),
+        ..Options::default()
+    });
+    let rig = rig.await;
+    let mut asks = client(&rig).await;
     let status = asks.add_entry(with(id, view())).await.expect_err("full");
     assert_eq!(status.code(), Code::ResourceExhausted, "{status}");
-    let (incident, _) = told(&mut asks, id).await;
-    assert!(incident.bytes > 0, "the first is still there");
+    assert_eq!(
+        told(&mut asks, id).await,
+        before,
+        "nothing was added or removed"
+    );
+}
+
+/// A collector on the files of one that has ended: they are locked until the last of it has.
+async fn restarted(
+    store: std::sync::Arc<crate::memory::Memory>,
+    options: impl Fn() -> Options,
+) -> Rig {
+    for _ in 0..200 {
+        let rig = Rig::on(store.clone(), options()).await;
+        let mut asks = client(&rig).await;
+        let listed = asks.list(wire::ListIncidentsRequest::default()).await;
+        if listed.is_ok() {
+            return rig;
+        }
+        rig.stop.send(true).expect("it listens");
+        tokio::time::sleep(std::time::Duration::from_millis(20)).await;
+    }
+    panic!("the files stay locked");
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -167,11 +167,13 @@ fn grpc_status(reply: &Reply) -> Option<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_of_the_page_is_open_to_the_roles_that_may_make_it_and_to_nobody_else() {
-    const SERVED: [&str; 4] = [
+    const SERVED: [&str; 6] = [
         "QueryService",
         "CaptureService",
         "PinService",
         "AnnotationService",
+        "AlertService",
+        "IncidentService",
     ];
     let site = Site::with(with_https).await;
     let mut served = 0;
