@@ -393,7 +393,8 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_named_with_its_key() {
-        let cases: [(&str, &dyn Fn(&mut AlertRule)); 14] = [
+        type Case<'a> = (&'static str, &'a dyn Fn(&mut AlertRule));
+        let cases: [Case<'_>; 14] = [
             ("`name`", &|of| of.name = "a b".into()),
             ("`selector`", &|of| of.selector = "unit=~\"(\"".into()),
             ("`when`", &|of| of.when = "cores".into()),
