@@ -43,7 +43,7 @@ pub struct Args {
     #[arg(long, value_name = "AGE", default_value = "1d", value_parser = age)]
     since: Duration,
     /// Maximum number of lines; the newest are shown
-    #[arg(long, value_name = "NUMBER")]
+    #[arg(long, value_name = "NUMBER", value_parser = crate::number::any::<u32>())]
     limit: Option<u32>,
     #[command(flatten)]
     form: Form,

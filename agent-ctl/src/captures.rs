@@ -119,7 +119,9 @@ fn show(out: &Out, captures: &[CaptureInfo], clock: &Clock) -> String {
             }
         };
         detail("reason: ", reason);
-        detail("", &capture.error);
+        if capture.error != state_word(capture.state()) {
+            detail("", &capture.error);
+        }
         for notice in &capture.notices {
             detail("", notice);
         }

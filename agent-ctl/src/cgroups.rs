@@ -5,12 +5,12 @@ use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::peer::{Connection, Peer};
 use crate::select::{self, Hosts, When, fleet_option};
-use crate::source::{Source, Tree};
+use crate::source::{Question, Source, Tree};
 use crate::terminal::{Out, Table, clean};
 use crate::when::rfc3339;
-use crate::{exit, loss, summary, units};
+use crate::{exit, loss, nothing, summary, units};
 use anyhow::Result;
-use profile::{Coverage, Expected, LedgerRow, Quality, Tally};
+use profile::{Coverage, Expected, LedgerRow, Quality, Tally, Throttling};
 use proto::agent::{Cgroup, GetLedgerRequest, GetLedgerResponse};
 use serde::Serialize;
 use std::collections::HashMap;
@@ -19,7 +19,8 @@ use std::collections::HashMap;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Shares refer to all CPU time sampled in the range. A collector adds up the trees of its hosts by \
-path. JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there are no samples, \
+path. THROTTLED is the part of the CPU time that a cgroup wanted and its own CPU limit withheld; \
+`-` means that it is not known. JSON has every cgroup, whatever --depth and --limit say. Exit code 6: there are no samples, \
 most were lost, or the collector misses part of the data.
 
 Examples:
@@ -99,7 +100,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         note!("{widened}");
     }
     if answer.total_weight == 0 {
-        note!("agent-ctl: no samples in the range");
+        let question = Question::of_labels(range, samples);
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}");
     } else {
         out.write(&table(&answer, &args).show(out))?;
         note!(
@@ -141,6 +144,7 @@ fn table(answer: &Tree, args: &Args) -> Table {
         ">CPU",
         ">SELF",
         ">COVERAGE",
+        ">THROTTLED",
         "CGROUP",
         "UNIT",
         "CONTAINER",
@@ -158,12 +162,13 @@ fn table(answer: &Tree, args: &Args) -> Table {
             coverage(cgroup)
                 .share()
                 .map_or("-".to_owned(), |share| format!("{:.1} %", share * 100.0)),
+            throttled(cgroup),
             name,
             cgroup.unit.clone(),
             container(cgroup),
         ]);
     }
-    table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE"])
+    table.sparing(&["CONTAINER", "UNIT", "SELF", "CPU", "COVERAGE", "THROTTLED"])
 }
 
 /// Describes the container: its runtime, its pod, and its name, or the start of its id if nothing
@@ -194,6 +199,19 @@ fn coverage(cgroup: &Cgroup) -> Coverage {
         taken_ns: cgroup.total_weight.saturating_sub(cgroup.total_lost_weight),
         ..Coverage::default()
     }
+}
+
+/// The part of the CPU time that the cgroup wanted and its limit withheld; `-`: not known.
+fn throttled(cgroup: &Cgroup) -> String {
+    let share = throttling(cgroup).share();
+    share.map_or("-".to_owned(), |share| match share > 0.0 {
+        true => format!("{:.1} %", share * 100.0),
+        false => "0 %".to_owned(),
+    })
+}
+
+fn throttling(cgroup: &Cgroup) -> Throttling {
+    cgroup.throttling.unwrap_or_default().into()
 }
 
 fn order(sort: Sort, left: &Cgroup, right: &Cgroup) -> std::cmp::Ordering {
@@ -365,6 +383,11 @@ struct JsonCgroup<'a> {
     expected_ns: u64,
     estimated_ns: u64,
     coverage: Option<f64>,
+    /// Null: not known.
+    throttled_share: Option<f64>,
+    throttled_ns: Option<u64>,
+    /// Null: not known, or it was not throttled.
+    cpu_limit_cores: Option<f64>,
 }
 
 impl<'a> Json<'a> {
@@ -403,6 +426,9 @@ impl<'a> Json<'a> {
                     expected_ns: cgroup.expected_ns,
                     estimated_ns: cgroup.estimated_ns,
                     coverage: coverage(cgroup).share(),
+                    throttled_share: throttling(cgroup).share(),
+                    throttled_ns: cgroup.throttling.map(|of| of.throttled_ns),
+                    cpu_limit_cores: throttling(cgroup).limit_cores(),
                 })
                 .collect(),
         }
@@ -463,6 +489,21 @@ mod tests {
             .map(|(name, _)| name)
             .collect();
         assert_eq!(names, expected);
+    }
+
+    #[test]
+    fn throttling_that_is_not_known_is_not_zero() {
+        let of = |throttled_ns, used_ns| Cgroup {
+            throttling: Some(proto::agent::Throttling {
+                throttled_ns,
+                used_ns,
+                limit_millicores: 200,
+            }),
+            ..Cgroup::default()
+        };
+        assert_eq!(throttled(&of(90, 10)), "90.0 %");
+        assert_eq!(throttled(&of(0, 10)), "0 %");
+        assert_eq!(throttled(&Cgroup::default()), "-");
     }
 
     #[test]

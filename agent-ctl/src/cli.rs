@@ -3,8 +3,8 @@
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     alerts, annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events,
-    exit, heatmap, hosts, import, incidents, join, login, man, overview, page, pins, profile_cmd,
-    status, symbols, tail, top, users,
+    exit, heatmap, hosts, import, incidents, join, labels, login, man, overview, page, pins,
+    profile_cmd, series, status, symbols, tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use profile::fleet::COLLECTOR_PORT;
@@ -49,8 +49,11 @@ fn long_help() -> String {
 Examples:
   agent-ctl doctor
   agent-ctl top
+  agent-ctl profile --since 30m --callers '^malloc$'
   agent-ctl profile --since 5m --unit nginx -o nginx.svg
+  agent-ctl series --by unit --since 1h
   agent-ctl capture --unit nginx --duration 10s --rate 997 --before 5m -o nginx.html
+  agent-ctl capture -o build.html -- make -j4
   agent-ctl annotate handle_request --unit api
   agent-ctl diff --before -1h..-30m --after -5m..
   agent-ctl --agent db1:4317 --tls-ca ca.pem status
@@ -68,7 +71,7 @@ Without --agent and --collector, the collector of the last login is used if no a
 Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR replace the options --agent and --collector; \
 NO_COLOR turns colour off.
 
-A collector answers status, hosts, cgroups, top, profile, diff, capture, annotate, captures, pins, \
+A collector answers status, doctor, hosts, cgroups, top, profile, labels, series, diff, capture, annotate, captures, pins, \
 events, alerts, incidents, symbols, page, users, whoami and audit; the other commands need an agent.
 
 {}",
@@ -103,7 +106,11 @@ pub enum Command {
     Heatmap(heatmap::Args),
     /// Read a profile from another tool and write it in any format
     Import(import::Args),
-    /// Compare two times, two selections or two files
+    /// List the labels of samples, or the values of one with their CPU time
+    Labels(labels::Args),
+    /// Show CPU time over time, by any label: as lines, table, CSV or JSON
+    Series(series::Args),
+    /// Compare two times, two selections, pins, captures or files
     Diff(diff::Args),
     /// List the minutes that triggers pinned, or show the profile of one
     Pins(pins::Args),
@@ -139,4 +146,70 @@ pub enum Command {
     Completions(completions::Args),
     /// Print the manual page, or write all manual pages to a directory
     Man(man::Args),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Words that are Rust's and not ours.
+    const RUST: [&str; 4] = [
+        "invalid digit",
+        "found in string",
+        "number too large to fit",
+        "is not in ",
+    ];
+
+    fn refused(words: &[String]) -> String {
+        let words = words.iter().map(OsString::from);
+        parse(words).map_or_else(|error| error.to_string(), |_| String::new())
+    }
+
+    fn check(command: &clap::Command, path: &[String]) {
+        for argument in command.get_arguments() {
+            if !argument.get_action().takes_values() {
+                continue;
+            }
+            for value in ["x", "99999999999999999999", "-1.5"] {
+                let mut words = path.to_vec();
+                match argument.get_long() {
+                    Some(long) => words.push(format!("--{long}={value}")),
+                    None => words.push(value.to_owned()),
+                }
+                let text = refused(&words);
+                let found = RUST.iter().find(|word| text.contains(**word));
+                assert_eq!(found, None, "{words:?}: {text}");
+            }
+        }
+        for below in command.get_subcommands() {
+            let path = [path, &[below.get_name().to_owned()]].concat();
+            check(below, &path);
+        }
+    }
+
+    #[test]
+    fn no_error_of_a_value_is_in_the_words_of_rust() {
+        let mut command = Cli::command();
+        command.build();
+        check(&command, &["agent-ctl".to_owned()]);
+    }
+
+    #[test]
+    fn durations_of_microseconds_are_taken() {
+        let words = ["agent-ctl", "capture", "--min-wait", "100us"];
+        assert!(parse(words.map(OsString::from)).is_ok());
+    }
+
+    #[test]
+    fn until_is_another_word_for_to() {
+        let words = [
+            "agent-ctl",
+            "profile",
+            "--since",
+            "yesterday",
+            "--until",
+            "now",
+        ];
+        assert!(parse(words.map(OsString::from)).is_ok());
+    }
 }

@@ -11,8 +11,8 @@ use proto::agent::{Cgroup, FrameFilter, LabelMatcher, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
     CgroupsRequest, DataQuality, DiffRequest, DiffResponse, Host, HostsRequest, LabelNamesRequest,
-    OverviewRequest, OverviewResponse, ProfileRequest, Selection, StatusRequest, StatusResponse,
-    TopRequest, TopRow,
+    LabelValuesRequest, OverviewRequest, OverviewResponse, ProfileRequest, Selection,
+    SeriesRequest, SeriesResponse, StatusRequest, StatusResponse, TopRequest, TopRow,
 };
 
 /// Largest message taken. Unit: bytes. The host table of ten thousand hosts with long labels is
@@ -128,6 +128,32 @@ impl Collector {
         let selection = Some(Samples::default().selection(range));
         let call = self.service.label_names(LabelNamesRequest { selection });
         Ok(self.route.answer("list labels", call).await?.names)
+    }
+
+    /// `LabelValues` of all samples in a range that start like this.
+    pub async fn label_values(
+        &mut self,
+        range: Range,
+        name: &str,
+        prefix: &str,
+        limit: u32,
+    ) -> Result<Vec<String>> {
+        let call = self.service.label_values(LabelValuesRequest {
+            selection: Some(Samples::default().selection(range)),
+            name: name.to_owned(),
+            prefix: prefix.to_owned(),
+            limit,
+        });
+        Ok(self.route.answer("list values", call).await?.values)
+    }
+
+    /// `Series`, and what it is made of.
+    pub async fn series(&mut self, request: SeriesRequest) -> Result<(SeriesResponse, Fleet)> {
+        const WHAT: &str = "get a series";
+        let call = self.service.series(request);
+        let answer = self.route.answer(WHAT, call).await?;
+        let fleet = self.fleet(WHAT, answer.quality.clone())?;
+        Ok((answer, fleet))
     }
 
     /// `Diff`.

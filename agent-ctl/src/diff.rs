@@ -1,11 +1,13 @@
-//! `agent-ctl diff`: shows what changed between two times, two selections or two files.
+//! `agent-ctl diff`: shows what changed between two times, selections, pins, captures or files.
 
 use crate::collector::Samples;
 use crate::exit::{self, fail};
+use crate::fleet_capture::get;
 use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, by_name, deliver};
-use crate::peer::Connection;
+use crate::peer::{Connection, Peer};
+use crate::pins;
 use crate::render::{self, DiffFormat};
 use crate::select::{self, Frames, Labels};
 use crate::source::{Answer, Question, Source};
@@ -13,17 +15,18 @@ use crate::spread::{self, Spread, Verdict};
 use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, Range};
-use anyhow::Result;
+use anyhow::{Context, Result};
 use profile::formats::{Import, Known};
 use profile::{Change, Diff, FunctionChange, GroupBy, Info, Profile};
 use serde::Serialize;
 use std::path::{Path, PathBuf};
 
-/// Compares two times, two selections or two files.
+/// Compares two times, two selections, pins, captures or files.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-A side is a range `FROM..TO` (either end is optional) or a file that `agent-ctl import` reads: \
-pprof, JSON, folded stacks, perf script text, speedscope. Deltas are changes of shares in \
+A side is a range `FROM..TO` (either end is optional), a pin `pin:HOST/NUMBER` (`pin-captured:` for \
+what was captured with it), a capture `capture:NUMBER` that the collector keeps, or a file that \
+`agent-ctl import` reads: pprof, JSON, folded stacks, perf script text, speedscope. Deltas are changes of shares in \
 percentage points, with their 95 % error; `*` marks deltas beyond the error. If a collector \
 answers for both sides, the error shows how much self time moves between parts of the ranges, as \
 on its page. Otherwise, and with --total, the error covers sampling only: real spread between \
@@ -35,12 +38,13 @@ Examples:
   agent-ctl diff --before -1h..-30m --after -5m.. --unit nginx
   agent-ctl diff --before-selector 'container=~\"a1.*\"' --after-selector 'container=~\"b2.*\"'
   agent-ctl diff --before monday.pb.gz --after -5m.. -o diff.html
+  agent-ctl diff --before pin:3 --after pin:4 -o diff.svg
   agent-ctl --collector c1 diff --before-selector 'host!=\"web-1\"' --after-selector 'host=\"web-1\"'")]
 pub struct Args {
     /// First side [default: the same as the second]
     #[arg(
         long,
-        value_name = "RANGE|FILE",
+        value_name = "RANGE|FILE|pin:NAME|capture:ID",
         allow_hyphen_values = true,
         help_heading = "Sides"
     )]
@@ -48,7 +52,7 @@ pub struct Args {
     /// Second side [default: the last 5 minutes]
     #[arg(
         long,
-        value_name = "RANGE|FILE",
+        value_name = "RANGE|FILE|pin:NAME|capture:ID",
         allow_hyphen_values = true,
         help_heading = "Sides"
     )]
@@ -95,7 +99,16 @@ pub struct Args {
 enum Side {
     Range(Range),
     File(PathBuf),
+    /// A pin, by its name; with what was captured instead of the minutes.
+    Pin(String, bool),
+    /// A capture that a collector keeps, by its number.
+    Capture(u64),
 }
+
+/// How sides start that are neither a range nor a file.
+const PIN: &str = "pin:";
+const PIN_CAPTURED: &str = "pin-captured:";
+const CAPTURE: &str = "capture:";
 
 /// Sides that share more than one part in this many of the shorter one are not a comparison. Sides
 /// that meet share a window at most, which matters only where they are short.
@@ -122,17 +135,17 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         None => by_name(&args.to.path, DiffFormat::of_path, render::DIFF_ENDINGS)?
             .unwrap_or(DiffFormat::Text),
     };
-    let (mut source, clock) = connect(connection, &args, &sides).await?;
+    let mut asked = connect(connection, &args, &sides).await?;
     let [first, second] = &sides;
-    let (mut before, first_query) = first.read(&args, &mut source, &clock).await?;
-    let (mut after, second_query) = second.read(&args, &mut source, &clock).await?;
+    let (mut before, first_query) = first.read(&args, &mut asked).await?;
+    let (mut after, second_query) = second.read(&args, &mut asked).await?;
     let is_lost = |side: &Answer| loss::of_profile(&side.profile).is_some();
     let lost = is_lost(&before) || is_lost(&after);
     by_name_alone(&mut before.profile, &mut after.profile);
     // One side may be so large that its collector uses a coarser unit.
     profile::equalize(&mut before.profile, &mut after.profile);
     let asks = matches!(format, DiffFormat::Text | DiffFormat::Json) && !args.total;
-    let spread = match (&mut source, first_query, second_query) {
+    let spread = match (&mut asked.source, first_query, second_query) {
         (Some(source), Some(first), Some(second)) if asks => {
             Spread::ask(source, [first, second]).await
         }
@@ -209,41 +222,86 @@ impl Args {
     }
 }
 
-/// Connects when a side is a range; the clock is then that of the source.
-async fn connect(
-    connection: &Connection,
+/// Whoever is asked for sides that are no files.
+struct Asked<'a> {
+    connection: &'a Connection,
+    peer: Option<Peer>,
+    source: Option<Source>,
+    clock: Clock,
+}
+
+/// Connects when a side is no file; the clock is then that of the source.
+async fn connect<'a>(
+    connection: &'a Connection,
     args: &Args,
     sides: &[SideArgs<'_>; 2],
-) -> Result<(Option<Source>, Clock)> {
+) -> Result<Asked<'a>> {
     if sides.iter().all(|side| is_file(side.text)) {
-        return Ok((None, Clock::local()));
+        return Ok(Asked {
+            connection,
+            peer: None,
+            source: None,
+            clock: Clock::local(),
+        });
     }
     let peer = connection.peer()?;
     // Refuse what cannot be asked before anything is.
     for side in sides {
         let samples = samples(args, side.selector)?;
-        if !is_file(side.text) {
+        if is_range(side.text) {
             select::check(&samples.matchers, &peer)?;
+        }
+        if side.text.starts_with(CAPTURE) && !peer.is_collector() {
+            return Err(fail(
+                exit::USAGE,
+                "failed to compare a capture: an agent keeps none\ngive --collector HOST:PORT, or \
+                 the file that was written",
+            ));
         }
     }
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
-    Ok((Some(source), clock))
+    Ok(Asked {
+        connection,
+        peer: Some(peer),
+        source: Some(source),
+        clock,
+    })
 }
 
 impl SideArgs<'_> {
     /// Reads the side's profile and notes what it covers and misses.
-    async fn read(
-        &self,
-        args: &Args,
-        source: &mut Option<Source>,
-        clock: &Clock,
-    ) -> Result<(Answer, Option<Query>)> {
+    async fn read(&self, args: &Args, asked: &mut Asked<'_>) -> Result<(Answer, Option<Query>)> {
+        let Asked {
+            connection,
+            peer,
+            source,
+            clock,
+        } = asked;
+        let clock = &*clock;
         let mut known = Known::ALL;
         let mut widened = None;
         let mut query = None;
         let mut missing = None;
         let answer = match (side(self.text, clock)?, source) {
+            (Side::Pin(name, captured), _) => {
+                let peer = peer.as_ref().context(NOBODY)?;
+                let samples = samples(args, self.selector)?;
+                let profile = pins::read(connection, peer, &name, samples, captured).await?;
+                Answer {
+                    profile,
+                    fleet: None,
+                }
+            }
+            (Side::Capture(id), _) => {
+                let peer = peer.as_ref().context(NOBODY)?;
+                let samples = samples(args, self.selector)?;
+                let profile = get::read(connection, peer, id, samples).await?;
+                Answer {
+                    profile,
+                    fleet: None,
+                }
+            }
             (Side::File(path), _) => {
                 let (answer, found) = from_file(&path, args, self.selector)?;
                 known = found;
@@ -255,7 +313,7 @@ impl SideArgs<'_> {
                 let asked = question(range, samples);
                 let answer = source.profile(asked.clone()).await?;
                 if answer.profile.samples.is_empty() {
-                    missing = nothing::why(source, &asked).await?;
+                    missing = Some(nothing::why_or_time(source, &asked, clock).await?);
                 }
                 let Info { start_unix_ns, .. } = answer.profile.info;
                 let covered = (start_unix_ns, summary::end_ns(&answer.profile.info));
@@ -294,7 +352,7 @@ impl SideArgs<'_> {
 fn overlap([first, second]: &[SideArgs<'_>; 2], before: &Info, after: &Info) -> bool {
     let overlap_ns = overlap_ns(before, after);
     let shorter_ns = before.duration_ns.min(after.duration_ns) as i64;
-    let ranges = !is_file(first.text) && !is_file(second.text);
+    let ranges = is_range(first.text) && is_range(second.text);
     let overlapping = ranges
         && overlap_ns > shorter_ns / OVERLAP_PART_MAX
         && first.text != second.text
@@ -331,13 +389,40 @@ fn overlap_ns(a: &profile::Info, b: &profile::Info) -> i64 {
     summary::end_ns(a).min(summary::end_ns(b)) - start
 }
 
+/// Sides that are asked for have somebody who is asked: see [`connect`].
+const NOBODY: &str = "failed to compare: there is nobody to ask";
+
+/// True for a pin or a capture.
+fn is_kept(text: &str) -> bool {
+    [PIN, PIN_CAPTURED, CAPTURE]
+        .iter()
+        .any(|start| text.starts_with(start))
+}
+
 /// A range never is a file and the other way round: `..` as a part of a path is one only when the
 /// file is there.
 fn is_file(text: &str) -> bool {
-    !text.contains("..") || Path::new(text).is_file()
+    !is_kept(text) && (!text.contains("..") || Path::new(text).is_file())
+}
+
+fn is_range(text: &str) -> bool {
+    !is_kept(text) && !is_file(text)
 }
 
 fn side(text: &str, clock: &Clock) -> Result<Side> {
+    if let Some(name) = text.strip_prefix(PIN) {
+        return Ok(Side::Pin(name.to_owned(), false));
+    }
+    if let Some(name) = text.strip_prefix(PIN_CAPTURED) {
+        return Ok(Side::Pin(name.to_owned(), true));
+    }
+    if let Some(number) = text.strip_prefix(CAPTURE) {
+        let number = crate::number::any()(number).map_err(|why| {
+            let message = format!("failed to use capture `{}`: {why}", clean(number));
+            fail(exit::USAGE, message)
+        })?;
+        return Ok(Side::Capture(number));
+    }
     if is_file(text) {
         return Ok(Side::File(text.into()));
     }

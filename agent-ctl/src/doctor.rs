@@ -3,12 +3,14 @@
 //! As proof, this process burns CPU and looks itself up in the agent's answer. Without an agent the
 //! command says how to start one, and checks what the agent would need from this machine.
 
+mod fleet;
+
 use crate::client::Client;
 use crate::degradation::{Degradation, Finding, severity};
 use crate::form::Form;
 use crate::local::{self, Local};
 use crate::peer::{Connection, Target};
-use crate::terminal::{Out, Tone, clean};
+use crate::terminal::{Out, Tone, clean, hang};
 use crate::when::Range;
 use crate::{exit, runtimes, summary, units};
 use anyhow::Result;
@@ -21,11 +23,13 @@ use std::time::{Duration, Instant};
 /// Proves that samples arrive and names whatever is degraded.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Uses one CPU for a second and looks for itself in the agent's samples. Exit codes: 0 all is well, \
+Uses one CPU for a second and looks for itself in the agent's samples. With --collector it shows \
+what is wrong with the hosts of a fleet instead, by cause, worst first. Exit codes: 0 all is well, \
 5 no agent answers (doctor checks this machine instead), 6 something is degraded.
 
 Examples:
   agent-ctl doctor
+  agent-ctl --collector c1 doctor
   agent-ctl doctor --json | jq '.degradations[].remedy'")]
 pub struct Args {
     /// How long to use one CPU for the check, at most 30s
@@ -51,13 +55,18 @@ fn burn_length(text: &str) -> Result<Duration, String> {
     }
 }
 
+/// Columns by which what belongs to a finding is indented.
+const FINDING_COLUMNS: usize = 8;
+
 /// Range of the tables of stack ends and unnamed frames.
 const TABLES_SINCE: Duration = Duration::from_secs(300);
 
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let instead = "use `agent-ctl status --collector HOST:PORT` and `agent-ctl hosts` for a fleet";
-    let agent = connection.agent_only("doctor", instead)?;
+    let agent = connection.peer()?;
+    if agent.is_collector() {
+        return fleet::run(out, connection, &agent, &args).await;
+    }
     match Client::connect(connection, &agent).await {
         Ok(mut client) => examine(out, &mut client, &args).await,
         Err(error) => without_agent(out, connection, &error, &args),
@@ -144,7 +153,8 @@ async fn examine(out: &Out, client: &mut Client, args: &Args) -> Result<u8> {
     if args.form.is_json() {
         out.write_json(&examination.json())?;
     } else {
-        out.write(&examination.show(out))?;
+        let text = examination.show(out);
+        out.write(&hang(&text, out.columns(), FINDING_COLUMNS))?;
     }
     Ok(code)
 }
@@ -581,6 +591,6 @@ fn without_agent(
         }
         show_findings(out, &mut text, &findings);
     }
-    out.write(&text)?;
+    out.write(&hang(&text, out.columns(), FINDING_COLUMNS))?;
     Ok(code)
 }

@@ -4,7 +4,7 @@
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::form::Form;
-use crate::peer::Connection;
+use crate::peer::{Connection, Peer};
 use crate::terminal::{Out, Table, clean};
 use crate::when::{Clock, age, rfc3339};
 use crate::{exit, units};
@@ -46,7 +46,7 @@ pub struct Args {
     #[arg(long, value_enum)]
     kind: Option<Kind>,
     /// Maximum number of events; the newest are shown
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = crate::number::within::<u32>(1, 10_000))]
     limit: u32,
     #[command(flatten)]
     form: Form,
@@ -88,7 +88,11 @@ Examples:
     /// Delete events by their numbers in the list
     Delete {
         /// Numbers of events
-        #[arg(required = true, value_name = "NUMBER")]
+        #[arg(
+            required = true,
+            value_name = "NUMBER",
+            value_parser = crate::number::any::<u64>()
+        )]
         ids: Vec<u64>,
     },
 }
@@ -143,6 +147,31 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         Some(Action::Delete { ids }) => delete(&mut service, &route, &ids).await,
         None => list(out, &mut service, (&route, &clock), &args).await,
     }
+}
+
+/// How far back events are completed.
+const COMPLETED: Duration = Duration::from_secs(30 * 86_400);
+
+/// The numbers of events, newest first.
+///
+/// # Errors
+/// When the collector does not answer.
+pub async fn numbers(connection: &Connection, peer: &Peer) -> Result<Vec<String>> {
+    let clock = Collector::connect(connection, peer).await?.clock().await?;
+    let (transport, route) = connection::open(connection, peer).await?;
+    let service = AnnotationServiceClient::new(transport);
+    let mut service = service.max_decoding_message_size(MESSAGE_BYTES_MAX);
+    let call = service.list(ListAnnotationsRequest {
+        range: Some(TimeRange {
+            start_unix_ns: clock.ago_ns(COMPLETED),
+            end_unix_ns: 0,
+        }),
+        kind: String::new(),
+        limit: 200,
+    });
+    let answer = route.answer("list events", call).await?;
+    let events = answer.annotations.iter();
+    Ok(events.map(|event| event.id.to_string()).collect())
 }
 
 async fn add(

@@ -204,7 +204,7 @@ impl Outcome {
         let asking = route.answer(WHAT, service.capture(request));
         let mut stream = tokio::select! {
             stream = asking => stream?,
-            () = signals.next() => return Ok(Waited::Left),
+            _ = signals.next() => return Ok(Waited::Left),
         };
         let (mut plan, mut result) = (None::<FleetPlan>, None);
         let (mut past, mut current) = (None, None);
@@ -212,7 +212,7 @@ impl Outcome {
         loop {
             let message = tokio::select! {
                 message = route.part(WHAT, stream.message()) => message?,
-                () = signals.next() => {
+                _ = signals.next() => {
                     let (Some(plan), false) = (&plan, cancelled) else {
                         return Ok(Waited::Left);
                     };

@@ -97,6 +97,8 @@ pub fn labels(requested: &[String], format: Format, peer: &Peer) -> Vec<String> 
             key::COMM,
             key::THREAD,
         ],
+        // A row of the report is a function, unless labels are asked for.
+        Format::Top => &[],
         _ => &[key::COMM],
     };
     match requested {
@@ -119,9 +121,13 @@ pub fn root_labels(group_by: &[String], profile: &Profile) -> Vec<String> {
     for labels in sets {
         found.extend(profile.dict.labels(labels).map(|(key, _)| key.to_owned()));
     }
-    // What an agent does not give is of its host: its name, its service, its zone.
+    ordered(found.into_iter().collect())
+}
+
+/// Labels with what holds others before what it holds. What an agent does not give is of its host:
+/// its name, its service, its zone.
+pub fn ordered(mut labels: Vec<String>) -> Vec<String> {
     let rank = |label: &String| AGENT_LABELS.iter().position(|known| known == label);
-    let mut labels: Vec<String> = found.into_iter().collect();
     labels.sort_by_key(rank);
     labels
 }

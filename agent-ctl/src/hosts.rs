@@ -85,6 +85,9 @@ const STOPPED: &str = "agent_stopped";
 /// Names of problems that only the collector detects.
 const COLLECTOR_SEES: [&str; 3] = ["clock", "twins", "namesakes"];
 
+/// Fewest cells of warnings: what is wrong matters more than how much a host uses.
+const WARNINGS_CELLS_MIN: usize = 44;
+
 /// Characters of an id that distinguish hosts with the same name.
 const ID_CHARS: usize = 12;
 
@@ -342,15 +345,17 @@ impl HostList {
             ]);
         }
         // Who it is, whether it is sampled and what is wrong with it go last.
-        table.sparing(&[
-            "VERSION",
-            "CLOCK",
-            "SPOOL",
-            "GAPS",
-            "CPU",
-            "LAST SEEN",
-            "COVERAGE",
-        ])
+        table
+            .sparing(&[
+                "VERSION",
+                "CLOCK",
+                "SPOOL",
+                "GAPS",
+                "CPU",
+                "LAST SEEN",
+                "COVERAGE",
+            ])
+            .last_at_least(WARNINGS_CELLS_MIN)
     }
 
     fn line(&self) -> String {

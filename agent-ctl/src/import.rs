@@ -59,7 +59,7 @@ pub struct Args {
 }
 
 /// Runs the command.
-pub async fn run(out: &Out, args: Args) -> Result<u8> {
+pub async fn run(out: &Out, mut args: Args) -> Result<u8> {
     let format = args.output.format(out)?;
     let matchers = args.labels.matchers()?;
     let filters = args.frames.filters()?;
@@ -122,6 +122,7 @@ pub async fn run(out: &Out, args: Args) -> Result<u8> {
 fn group_by(requested: &[String], format: Format, profile: &Profile) -> Vec<String> {
     match requested {
         [none] if none == "none" => Vec::new(),
+        [] if format == Format::Top => Vec::new(),
         [] if matches!(
             format,
             Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript

@@ -1,5 +1,7 @@
 //! How a profile is drawn: the meaning of widths, and the heading.
 
+use crate::report::Report;
+use crate::terminal::Out;
 use profile::Info;
 use profile::unit::is_time;
 
@@ -19,9 +21,15 @@ pub struct Look {
     /// Title of the flame graph [default: derived from the event]
     #[arg(long, value_name = "TEXT", help_heading = "Output")]
     pub title: Option<String>,
+    /// The report of `--format top`.
+    #[command(flatten)]
+    pub report: Report,
     /// Functions with different source lines are separate.
     #[arg(skip)]
     pub lines: bool,
+    /// Where it is shown; `None`: in a file.
+    #[arg(skip)]
+    pub shown: Option<Out>,
 }
 
 impl Look {

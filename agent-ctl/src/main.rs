@@ -24,6 +24,8 @@ mod cgroups;
 mod cli;
 mod client;
 mod collector;
+mod command;
+mod complete;
 mod completions;
 mod config;
 mod connection;
@@ -43,6 +45,7 @@ mod hosts;
 mod import;
 mod incidents;
 mod join;
+mod labels;
 mod listen_tls;
 mod local;
 mod login;
@@ -61,8 +64,11 @@ mod pins;
 mod profile_cmd;
 mod record;
 mod render;
+mod report;
 mod runtimes;
+mod sampleable;
 mod select;
+mod series;
 mod service;
 mod signals;
 mod source;
@@ -85,6 +91,10 @@ use terminal::{Out, clean_lines};
 use tokio::signal::unix::{SignalKind, signal};
 
 fn main() -> ExitCode {
+    let as_helper = command::start(std::env::args_os());
+    if let Some(code) = as_helper.or_else(|| complete::call(std::env::args_os())) {
+        return code.into();
+    }
     let cli = match cli::parse(std::env::args_os()) {
         Ok(cli) => cli,
         Err(refused) => return show(&refused).into(),
@@ -140,6 +150,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Heatmap(args) => heatmap::run(&out, &connection, args).await,
         Command::Import(args) => import::run(&out, args).await,
         Command::Overview(args) => overview::run(&out, &connection, *args).await,
+        Command::Labels(args) => labels::run(&out, &connection, args).await,
+        Command::Series(args) => series::run(&out, &connection, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Incidents(args) => incidents::run(&out, &connection, args).await,

@@ -26,7 +26,7 @@ pub struct OutputFile {
 /// The options of commands that write a profile in any format.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Output {
-    /// Format [default: by the file name, or folded]
+    /// Format [default: by the file name; else top on a terminal, folded elsewhere]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// Where it goes.
@@ -42,8 +42,8 @@ impl Output {
     ///
     /// # Errors
     /// As [`choose`].
-    pub fn format(&self, out: &Out) -> Result<Format> {
-        choose(out, self.format, &self.file.path)
+    pub fn format(&mut self, out: &Out) -> Result<Format> {
+        choose(out, self.format, &self.file.path, &mut self.look)
     }
 
     /// Writes the bytes to the file, or to standard output.
@@ -55,16 +55,34 @@ impl Output {
     }
 }
 
-/// The format asked for, by name or by the file's; refuses to send bytes to a terminal.
+/// The format asked for, by name, by the options of the report or by the file's name; else the
+/// report on a terminal and folded stacks elsewhere. Refuses to send bytes to a terminal. `look`
+/// gets to know where it is shown.
 ///
 /// # Errors
-/// When neither tells it, or a terminal cannot take it.
-pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format> {
+/// When nothing tells it, a terminal cannot take it, or options of the report are given for another
+/// format.
+pub fn choose(out: &Out, format: Option<Format>, output: &Path, look: &mut Look) -> Result<Format> {
+    look.report.check()?;
+    let is_stdout = is_stdout(output);
+    look.shown = is_stdout.then_some(*out);
+    let by_default = match (look.report.is_asked(), is_stdout && out.is_terminal()) {
+        (true, _) | (_, true) => Format::Top,
+        _ => Format::Folded,
+    };
     let format = match format {
         Some(format) => format,
-        None => by_name(output, Format::of_path, ENDINGS)?.unwrap_or(Format::Folded),
+        None if look.report.is_asked() && is_text_file(output) => Format::Top,
+        None => by_name(output, Format::of_path, ENDINGS)?.unwrap_or(by_default),
     };
-    if format.is_binary() && is_stdout(output) && out.is_terminal() {
+    if look.report.is_asked() && format != Format::Top {
+        return Err(fail(
+            exit::USAGE,
+            "failed to use --cum, --callers, --callees or --limit: they are for the report\n\
+             give --format top, or a file that ends in .txt",
+        ));
+    }
+    if format.is_binary() && is_stdout && out.is_terminal() {
         return Err(fail(
             exit::USAGE,
             "failed to print pprof: it is binary, and standard output is a terminal\n\
@@ -72,6 +90,18 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path) -> Result<Format
         ));
     }
     Ok(format)
+}
+
+/// The format asked for; with source lines, which the report does not have, folded stacks where
+/// nothing else is asked for.
+pub fn with_lines(
+    format: Option<Format>,
+    lines: bool,
+    output: &Path,
+    look: &Look,
+) -> Option<Format> {
+    let by_default = lines && is_stdout(output) && !look.report.is_asked();
+    format.or(by_default.then_some(Format::Folded))
 }
 
 /// Endings of the formats of a profile.
@@ -115,6 +145,12 @@ fn without_place(error: std::io::Error) -> std::io::Error {
         Some((words, _)) => std::io::Error::new(error.kind(), words.to_owned()),
         None => error,
     }
+}
+
+/// True for the name of a text file.
+fn is_text_file(output: &Path) -> bool {
+    let ending = output.extension();
+    ending.is_some_and(|ending| ending.eq_ignore_ascii_case("txt"))
 }
 
 /// True for a device or a pipe: what is there, is no file, and can be written to.

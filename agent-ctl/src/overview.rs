@@ -1,14 +1,18 @@
 //! `agent-ctl overview`: shows what changed in a fleet, where, since when, and how certain that is.
 
+mod waiting;
+
 use crate::collector::{Collector, Samples};
 use crate::exit::{self, fail};
 use crate::fleet;
 use crate::form::Form;
+use crate::nothing;
 use crate::peer::Connection;
 use crate::select::{Labels, When};
+use crate::source::{Question, Source};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
-use crate::when::{Clock, Range, rfc3339};
+use crate::when::{Clock, Range, Since, rfc3339};
 use anyhow::Result;
 use profile::error_95;
 use proto::agent::TimeRange;
@@ -21,14 +25,16 @@ use std::time::Duration;
 /// Shows what changed on a fleet against a time before.
 #[derive(Debug, clap::Args)]
 #[command(
-    mut_arg("since", |arg| arg.help("This long ago until now [default: 1h]")),
+    mut_arg("since", |arg| arg.help("From this long ago, or this time, until now [default: 1h]")),
     after_help = "\
 Only a collector knows a fleet: use --collector or FLEETPROF_COLLECTOR. CPU is in cores, as the \
 kernel accounts it, so lost samples do not matter; with --comm, --pid or --thread it comes from \
 samples. Only significant changes are listed: at most one in a hundred is chance. A change is the \
 difference from SINCE on, and ± is its 95 % error. A change on a few hosts is found even if the \
 sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
-its other hosts.
+its other hosts. THROTTLED are cgroups whose own CPU limit withheld 5 % or more of the CPU \
+time that they wanted. PRESSURE is time in which tasks of a host waited: some task for a CPU \
+(listed from 50 % on), or all of them for memory (5 %) or I/O (20 %).
 Exit code 6: data of the range is missing.
 
 Examples:
@@ -87,7 +93,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let mut collector = Collector::connect(connection, &peer).await?;
     let clock = collector.clock().await?;
     if args.when.since.is_none() && args.when.from.is_none() && args.when.to.is_none() {
-        args.when.since = Some(DEFAULT_SINCE);
+        args.when.since = Some(Since::Age(DEFAULT_SINCE));
     }
     let range = args.when.range(&clock)?;
     let samples = Samples {
@@ -109,7 +115,10 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         return Ok(code);
     }
     if answer.services.is_empty() {
-        note!("agent-ctl: no host sent matching data in this range");
+        let mut source = Source::Collector(collector);
+        let question = Question::of_labels(range, samples);
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}");
         fleet.note();
         return Ok(code);
     }
@@ -186,6 +195,7 @@ impl View<'_> {
         self.add_functions(&mut text, out);
         self.add_rows(&mut text, out, "HOST", &answer.hosts, answer.hosts_left_out);
         self.add_outliers(&mut text, out);
+        waiting::add(&mut text, out, answer, self.clock, self.args.all);
         text
     }
 
@@ -419,6 +429,8 @@ struct Json<'a> {
     functions: Vec<JsonFunction<'a>>,
     functions_missing: &'a [String],
     outliers: Vec<JsonOutlier<'a>>,
+    #[serde(flatten)]
+    waiting: waiting::Json<'a>,
 }
 
 #[derive(Serialize)]
@@ -489,6 +501,7 @@ impl<'a> Json<'a> {
             functions: answer.functions.iter().map(JsonFunction::of).collect(),
             functions_missing: &answer.functions_missing,
             outliers: answer.outliers.iter().map(JsonOutlier::of).collect(),
+            waiting: waiting::Json::of(answer),
         }
     }
 }

@@ -2,7 +2,7 @@
 //! agent or from all pins stored by a collector.
 
 use crate::client::Client;
-use crate::collector::Collector;
+use crate::collector::{Collector, Samples};
 use crate::connection::{self, Route, Transport};
 use crate::exit::{self, fail};
 use crate::form::Form;
@@ -355,12 +355,54 @@ async fn find(source: &mut PinSource, name: &Name) -> Result<StoredPin> {
     Err(fail(exit::USAGE, message))
 }
 
+/// The profile of a pin, without labels.
+///
+/// # Errors
+/// When there is no such pin, or it has no capture and that is asked for.
+pub async fn read(
+    connection: &Connection,
+    peer: &Peer,
+    name: &str,
+    samples: Samples,
+    captured: bool,
+) -> Result<Profile> {
+    let name: Name = name.parse().map_err(|why: String| {
+        let message = format!("failed to use pin `{}`: {why}", clean(name));
+        fail(exit::USAGE, message)
+    })?;
+    let (mut source, _) = PinSource::connect(connection, peer).await?;
+    let stored = find(&mut source, &name).await?;
+    if captured && stored.pin.capture_bytes == 0 {
+        let message = format!("failed to show the capture of pin `{name}`: it has none");
+        return Err(fail(exit::USAGE, message));
+    }
+    let request = QueryProfileRequest {
+        range: Some(stored.pin.range.unwrap_or_default()),
+        matchers: samples.matchers,
+        frame_filters: samples.filters,
+        pin_capture: if captured { stored.id } else { 0 },
+        ..QueryProfileRequest::default()
+    };
+    source.profile(&stored, request).await
+}
+
+/// The names of all pins, newest first, and of the triggers that pinned them.
+///
+/// # Errors
+/// When nobody answers.
+pub async fn names(connection: &Connection, peer: &Peer) -> Result<Vec<(String, String)>> {
+    let (mut source, _) = PinSource::connect(connection, peer).await?;
+    let (pins, _) = source.pins("", "").await?;
+    let name = |stored: &StoredPin| (stored.name().to_string(), stored.pin.trigger.clone());
+    Ok(pins.iter().map(name).collect())
+}
+
 async fn show(
     out: &Out,
     source: &mut PinSource,
     clock: &Clock,
     peer: &Peer,
-    args: Show,
+    mut args: Show,
 ) -> Result<u8> {
     let format = args.output.format(out)?;
     let stored = find(source, &args.pin).await?;

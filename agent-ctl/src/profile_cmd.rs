@@ -12,7 +12,7 @@ use crate::group_by;
 use crate::look::Look;
 use crate::loss;
 use crate::nothing;
-use crate::output::{OutputFile, choose, deliver, is_stdout};
+use crate::output::{OutputFile, choose, deliver, is_stdout, with_lines};
 use crate::peer::{Connection, Peer};
 use crate::record::{self, LINES_FOR, Recording, Sampling};
 use crate::render::{self, Format};
@@ -20,7 +20,7 @@ use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
 use crate::summary;
 use crate::terminal::{Out, clean};
-use crate::when::Range;
+use crate::when::{Clock, Range};
 use anyhow::Result;
 use profile::key;
 use std::path::Path;
@@ -33,6 +33,9 @@ Coverage and losses go to standard error. Exit code 6: there are no samples in t
 nothing is written, most samples were lost, or the collector misses part of the data.
 
 Examples:
+  agent-ctl profile --since 30m --unit api
+  agent-ctl profile --from '20 min ago' --until '10 min ago' --cum --limit 50
+  agent-ctl profile --since yesterday --callers '^malloc$'
   agent-ctl profile --since 5m -o cpu.svg
   agent-ctl profile --from 14:03 --to 14:08 --unit nginx -o nginx.pb.gz
   agent-ctl profile --container 3f2a --focus '^handle_' --format folded
@@ -80,7 +83,7 @@ pub struct Args {
         help_heading = "Output"
     )]
     max_nodes: Option<u32>,
-    /// Format [default: by the file name, or folded]
+    /// Format [default: by the file name; else top on a terminal, folded elsewhere]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// The same as --format json
@@ -137,6 +140,7 @@ impl Args {
                 no_times: !(self.times || format.needs_times()),
                 ..Sampling::of_lines(self.length.unwrap_or(LINES_FOR))
             },
+            command: None,
             fleet: fleet_capture::Fleet::default(),
             labels: self.labels,
             frames: self.frames,
@@ -151,9 +155,10 @@ impl Args {
 }
 
 /// Runs the command.
-pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
+pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
     let format = args.json.then_some(Format::Json).or(args.format);
-    let format = choose(out, format, &args.to.path)?;
+    let format = with_lines(format, args.lines, &args.to.path, &args.look);
+    let format = choose(out, format, &args.to.path, &mut args.look)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;
     if args.lines {
@@ -196,7 +201,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         None => fleet::code(profile.samples.is_empty(), fleet.as_ref()),
     };
     if profile.samples.is_empty() {
-        note_nothing(&mut source, &question, fleet.as_ref()).await?;
+        note_nothing(&mut source, &question, fleet.as_ref(), &clock).await?;
         if let Some(why) = &missing {
             loss::note(why);
         }
@@ -249,9 +254,9 @@ async fn note_nothing(
     source: &mut Source,
     question: &Question,
     fleet: Option<&Fleet>,
+    clock: &Clock,
 ) -> Result<()> {
-    let why = nothing::why(source, question).await?;
-    let why = why.unwrap_or_else(|| "no samples in the range".to_owned());
+    let why = nothing::why_or_time(source, question, clock).await?;
     note!("agent-ctl: {why}: nothing written");
     if let Some(fleet) = fleet {
         fleet.note();

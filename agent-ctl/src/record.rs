@@ -3,6 +3,7 @@
 
 use crate::capture_info;
 use crate::client::{CaptureStream, Client};
+use crate::command::{self, Running};
 use crate::delivery::{Captured, Delivery, Rendering};
 use crate::exit::{self, fail};
 use crate::facts;
@@ -16,9 +17,15 @@ use crate::signals::Signals;
 use crate::source::Source;
 use crate::terminal::{Out, json, write_stdout};
 use crate::units;
+use crate::when::Clock;
 use anyhow::Result;
+use profile::key;
 use proto::ProfileAssembler;
-use proto::agent::{CaptureInfo, CaptureProgress, CaptureRequest, capture_response::Body};
+use proto::agent::capture_response::Body;
+use proto::agent::{
+    CaptureInfo, CaptureProgress, CaptureRequest, CaptureState, LabelMatcher, MatchOp,
+};
+use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -29,16 +36,15 @@ pub const LINES_FOR: Duration = Duration::from_secs(10);
 /// What is captured, apart from who: the same for one host and for a fleet.
 #[derive(Clone, Debug, clap::Args)]
 pub struct Sampling {
-    /// How long to capture
+    /// How long to capture [default: 30s; with a COMMAND until it ends, at most 1h]
     #[arg(
         short,
         long,
         value_name = "DURATION",
-        default_value = "30s",
         value_parser = crate::when::duration,
         help_heading = "Capture"
     )]
-    pub duration: Duration,
+    pub duration: Option<Duration>,
     /// Event to sample: `cpu-clock`, `cycles`, `cache-misses`, `page-faults`, `context-switches`,
     /// `off-cpu`, `block-io`, `tracepoint:CATEGORY:NAME`, `uprobe:BINARY:FUNCTION`
     #[arg(
@@ -114,11 +120,14 @@ pub struct Sampling {
     pub reason: String,
 }
 
+/// How long is captured when nothing is said.
+const CAPTURE_FOR: Duration = Duration::from_secs(30);
+
 impl Sampling {
     /// The CPU's time with source lines, for so long.
     pub fn of_lines(duration: Duration) -> Sampling {
         Sampling {
-            duration,
+            duration: Some(duration),
             event: "cpu-clock".to_owned(),
             rate: None,
             period: None,
@@ -148,7 +157,7 @@ impl Sampling {
             matchers: labels.matchers()?,
             frame_filters: frames.filters()?,
             group_by,
-            duration_ns: ns(self.duration),
+            duration_ns: ns(self.duration.unwrap_or(CAPTURE_FOR)),
             event: self.event.clone(),
             rate_hz: self.rate.unwrap_or(0),
             period: self.period.unwrap_or(0),
@@ -177,10 +186,20 @@ fn who() -> String {
 /// Longest name of who asks. An agent takes 256 bytes.
 const WHO_CHARS_MAX: usize = 64;
 
+/// A command that is to be run.
+pub struct Words {
+    /// Its program and arguments.
+    pub words: Vec<OsString>,
+    /// It stays root where sudo made this process root.
+    pub as_root: bool,
+}
+
 /// What is recorded from now on, and what becomes of it.
 pub struct Recording {
     /// How it is sampled.
     pub sampling: Sampling,
+    /// What is run and captured, and whether as root even under sudo.
+    pub command: Option<Words>,
     /// Which hosts.
     pub fleet: Fleet,
     /// Which samples.
@@ -221,6 +240,12 @@ pub async fn record(out: &Out, connection: &Connection, recording: Recording) ->
     let sampling = &recording.sampling;
     let mut request = sampling.request(&recording.labels, &recording.frames, group_by.clone())?;
     request.instructions = instructions;
+    if recording.command.is_some() {
+        command::check(&peer)?;
+        if sampling.duration.is_none() {
+            request.duration_ns = u64::try_from(command::LONGEST.as_nanos()).unwrap_or(u64::MAX);
+        }
+    }
     select::check(&request.matchers, &peer)?;
     if peer.is_collector() {
         recording.fleet.select(&mut request)?;
@@ -260,17 +285,54 @@ pub async fn record(out: &Out, connection: &Connection, recording: Recording) ->
         return fleet_capture::capture(out, call, request, &mut signals, &delivery).await;
     }
     let mut client = Client::connect(connection, &peer).await?;
-    let clock = client.clock().await?;
-    let stream = client.capture(request).await?;
-    let Some(captured) = follow(&mut client, stream, &mut signals, recording.quiet).await? else {
-        return Ok(exit::INTERRUPTED);
+    let status = client.status().await?;
+    let clock = Clock::at(status.now_unix_ns);
+    let mut running = None;
+    if let Some(Words { words, as_root }) = &recording.command {
+        let environment = status.environment.unwrap_or_default();
+        let prepared = Running::prepare(words, &environment, *as_root)?;
+        request.matchers.push(LabelMatcher {
+            label: key::CGROUP.to_owned(),
+            op: MatchOp::Subtree.into(),
+            value: prepared.cgroup.clone(),
+        });
+        running = Some(prepared);
+    }
+    // The command has standard error for itself while it runs.
+    let quiet = recording.quiet || running.is_some();
+    let captured = match client.capture(request).await {
+        Ok(stream) => follow(&mut client, stream, &mut signals, quiet, &mut running).await,
+        Err(error) => Err(error),
     };
-    let code = delivery.deliver(&captured, &clock)?;
+    if let Some(running) = &mut running {
+        // A profile that fails does not end what it is of.
+        running.finish(&mut signals).await?;
+    }
+    let Some(captured) = captured? else {
+        let code = running.map(|running| running.code());
+        return Ok(code.unwrap_or(exit::INTERRUPTED));
+    };
+    let delivered = delivery.deliver(&captured, &clock);
+    if let Some(running) = &running {
+        running.note_rest();
+    }
+    let code = delivered?;
     if recording.json {
         let info = capture_info::Json::of(&captured.result);
         write_stdout((json(&info, true)? + "\n").as_bytes())?;
     }
-    Ok(code)
+    Ok(match running.map(|running| running.code()) {
+        None | Some(exit::OK) => code,
+        Some(of_command) => of_command,
+    })
+}
+
+/// Waits for the end of a command; for ever where none runs.
+async fn end_of(running: &mut Option<Running>) -> Result<()> {
+    match running {
+        Some(running) if !running.has_ended() => running.end().await,
+        _ => std::future::pending().await,
+    }
 }
 
 /// Reads a capture to its end; `None` when it was left.
@@ -279,6 +341,7 @@ async fn follow(
     mut stream: CaptureStream,
     signals: &mut Signals,
     quiet: bool,
+    running: &mut Option<Running>,
 ) -> Result<Option<Captured>> {
     let mut line = ProgressLine::new(quiet);
     let mut captured = Captured::default();
@@ -288,7 +351,18 @@ async fn follow(
     loop {
         let body = tokio::select! {
             body = stream.next() => body?,
-            () = signals.next() => {
+            ended = end_of(running), if !cancelled => {
+                ended?;
+                cancelled = true;
+                // It may just have ended by itself.
+                let _ = client.cancel_capture(accepted.id).await;
+                continue;
+            }
+            signal = signals.next() => {
+                if let Some(running) = running && !running.has_ended() {
+                    running.hand_on(signal);
+                    continue;
+                }
                 if cancelled {
                     return Ok(None);
                 }
@@ -302,7 +376,12 @@ async fn follow(
             }
         };
         match body {
-            Some(Body::Accepted(info)) => accepted = info,
+            Some(Body::Accepted(info)) => {
+                accepted = info;
+                if let Some(running) = running {
+                    running.go()?;
+                }
+            }
             Some(Body::Progress(progress)) => line.show(&accepted, &progress),
             Some(Body::Past(chunk)) => {
                 let last = chunk.last;
@@ -321,6 +400,12 @@ async fn follow(
             Some(Body::Result(info)) => {
                 line.clear();
                 captured.result = info;
+                let by_command = running.as_ref().is_some_and(Running::has_ended);
+                if by_command && captured.result.state() == CaptureState::Cancelled {
+                    // It went on for as long as there was something to capture.
+                    captured.result.state = CaptureState::Complete.into();
+                    captured.result.error.clear();
+                }
                 return Ok(Some(captured));
             }
             None => {

@@ -3,6 +3,7 @@
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
 use crate::look::{Look, MeasureBy};
+use crate::report;
 use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
@@ -19,6 +20,8 @@ const FILE_BYTES_MAX: u64 = 512 << 20;
 /// Formats a profile leaves in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
+    /// Report for people: functions, or the callers or callees of one
+    Top,
     /// Folded stacks, a line each
     Folded,
     /// pprof, gzip-compressed
@@ -45,7 +48,7 @@ impl Format {
         let name = path.file_name()?.to_str()?;
         if let Some(found) = formats::Format::of_file_name(name) {
             let mut all = Format::value_variants().iter().copied();
-            return all.find(|format| format.to_profile() == found);
+            return all.find(|format| format.to_profile() == Some(found));
         }
         let lower = name.to_ascii_lowercase();
         // Names other tools use for the same.
@@ -59,8 +62,10 @@ impl Format {
         ends(&[".htm"]).then_some(Format::Html)
     }
 
-    fn to_profile(self) -> formats::Format {
-        match self {
+    /// The format of a file; `None` for the report, which is text for people.
+    fn to_profile(self) -> Option<formats::Format> {
+        Some(match self {
+            Format::Top => return None,
             Format::Folded => formats::Format::Folded,
             Format::Pprof => formats::Format::Pprof,
             Format::Speedscope => formats::Format::Speedscope,
@@ -70,17 +75,17 @@ impl Format {
             Format::Firefox => formats::Format::Firefox,
             Format::PerfScript => formats::Format::PerfScript,
             Format::Bundle => formats::Format::Bundle,
-        }
+        })
     }
 
     /// True for formats that are little without the time of each sample.
     pub fn needs_times(self) -> bool {
-        self != Format::Json && self.to_profile().has_times()
+        self != Format::Json && self.to_profile().is_some_and(formats::Format::has_times)
     }
 
     /// True when the bytes are no text.
     pub fn is_binary(self) -> bool {
-        !self.to_profile().is_text()
+        self.to_profile().is_some_and(|format| !format.is_text())
     }
 }
 
@@ -161,9 +166,16 @@ pub fn write_with(profile: &Profile, format: Format, look: &Look, extra: Extra) 
     if format == Format::Bundle {
         facts.extend(crate::facts::of_file());
     }
+    let Some(to) = format.to_profile() else {
+        let place = report::Place {
+            shown: look.shown,
+            counts: look.measure == Some(MeasureBy::Count),
+        };
+        return look.report.write(profile, place, &extra.root_labels);
+    };
     let options = options(look, &profile.info, extra.root_labels, facts);
     let mut bytes = Vec::new();
-    formats::write(profile, format.to_profile(), &options, &mut bytes)?;
+    formats::write(profile, to, &options, &mut bytes)?;
     match extra.fleet {
         Some(fleet) if format == Format::Json => with_fleet(&bytes, &fleet),
         _ => Ok(bytes),

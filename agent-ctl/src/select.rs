@@ -2,7 +2,7 @@
 
 use crate::exit::{self, fail};
 use crate::peer::Peer;
-use crate::when::{Clock, Range, Resolved, WhenError};
+use crate::when::{Clock, Range, Resolved, Since, WhenError};
 use anyhow::Result;
 use clap::builder::TypedValueParser as _;
 use profile::key;
@@ -13,16 +13,17 @@ use std::time::Duration;
 /// Which time. Without any of these: the last five minutes.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct When {
-    /// From this long ago until now [default: 5m]
+    /// From this long ago, or this time, until now: `5m`, `yesterday`, `14:03` [default: 5m]
     #[arg(
         long,
-        value_name = "DURATION",
-        value_parser = crate::when::age,
+        value_name = "DURATION|TIME",
+        value_parser = crate::when::since,
         allow_hyphen_values = true,
         help_heading = "Time"
     )]
-    pub since: Option<Duration>,
-    /// Start: an age (`10m`), `14:03`, `2026-11-21T14:03:00Z` or Unix seconds
+    pub since: Option<Since>,
+    /// Start: an age (`10m`, `10 min ago`), `14:03`, `yesterday 14:03`, `2026-11-21T14:03:00Z` or
+    /// Unix seconds
     #[arg(
         long,
         value_name = "TIME",
@@ -34,6 +35,7 @@ pub struct When {
     /// End, same formats [default: now]
     #[arg(
         long,
+        visible_alias = "until",
         value_name = "TIME",
         allow_hyphen_values = true,
         help_heading = "Time"
@@ -58,14 +60,17 @@ impl When {
 
     fn read(&self, clock: &Clock) -> Result<Resolved, WhenError> {
         let mut notes = Vec::new();
-        let start_ns = match (&self.from, self.since) {
-            (Some(from), _) => clock.start(from, &mut notes)?,
-            (None, Some(since)) => clock.ago_ns(since),
+        let start_ns = match (&self.from, &self.since) {
+            (Some(from), _) | (None, Some(Since::Time(from))) => clock.start(from, &mut notes)?,
+            (None, Some(Since::Age(age))) => clock.ago_ns(*age),
             // `--to` alone: everything up to then.
             (None, None) if self.to.is_some() => 0,
             (None, None) => clock.ago_ns(DEFAULT_SINCE),
         };
-        let since = self.since.map(crate::units::duration);
+        let since = self.since.as_ref().map(|since| match since {
+            Since::Age(age) => crate::units::duration(*age),
+            Since::Time(time) => time.clone(),
+        });
         let from = self.from.clone().or(since).unwrap_or_default();
         let shown = format!("{from}..{}", self.to.as_deref().unwrap_or("now"));
         let end_ns = match &self.to {

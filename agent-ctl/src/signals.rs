@@ -21,11 +21,11 @@ impl Signals {
         })
     }
 
-    /// Waits for one of them.
-    pub async fn next(&mut self) {
+    /// Waits for one of them, and says which.
+    pub async fn next(&mut self) -> rustix::process::Signal {
         tokio::select! {
-            _ = self.interrupt.recv() => {}
-            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => rustix::process::Signal::INT,
+            _ = self.terminate.recv() => rustix::process::Signal::TERM,
         }
     }
 }

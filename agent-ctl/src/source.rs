@@ -37,6 +37,20 @@ pub struct Question {
     pub times: bool,
 }
 
+impl Question {
+    /// Only labels matter.
+    pub fn of_labels(range: Range, samples: Samples) -> Question {
+        Question {
+            range,
+            samples,
+            group_by: Vec::new(),
+            fresh: true,
+            max_nodes: 0,
+            times: false,
+        }
+    }
+}
+
 /// A profile.
 pub struct Answer {
     /// It.
@@ -94,6 +108,20 @@ impl Source {
             Source::Agent(client) => client.clock().await,
             Source::Collector(collector) => collector.clock().await,
         }
+    }
+
+    /// Start and end of what is kept; `None`: nothing is, or nobody knows.
+    pub async fn kept(&mut self) -> Result<Option<(i64, i64)>> {
+        Ok(match self {
+            Source::Agent(client) => {
+                let recorder = client.status().await?.recorder;
+                recorder.map(|of| (of.oldest_unix_ns, of.newest_unix_ns))
+            }
+            Source::Collector(collector) => {
+                let kept = collector.status().await?.kept;
+                kept.map(|kept| (kept.start_unix_ns, kept.end_unix_ns))
+            }
+        })
     }
 
     /// One merged profile.

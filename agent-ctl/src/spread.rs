@@ -51,6 +51,7 @@ impl Spread {
             before,
             after,
             limit: ROWS_MAX,
+            ..DiffRequest::default()
         };
         match collector.diff(request).await {
             Ok(answer) => Spread::of(answer),

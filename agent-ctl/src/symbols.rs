@@ -74,7 +74,7 @@ In CI, before stripping:
     /// List the builds that have symbols, most recently used first
     List {
         /// Maximum number of rows
-        #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+        #[arg(long, value_name = "ROWS", default_value_t = 1000, value_parser = crate::number::within::<u32>(1, 10_000))]
         limit: u32,
         #[command(flatten)]
         form: Form,

@@ -227,6 +227,14 @@ impl Out {
         }
     }
 
+    /// No terminal: without colour, as wide as it is.
+    pub fn plain() -> Out {
+        Out {
+            colour: false,
+            terminal: false,
+        }
+    }
+
     /// True when a person reads it.
     pub fn is_terminal(&self) -> bool {
         self.terminal
@@ -285,12 +293,22 @@ pub struct Table {
     rows: Vec<Vec<String>>,
     /// Columns that may be left out, what matters least first.
     spare: Vec<usize>,
+    /// Fewest cells that the last column is cut to before others are left out.
+    last_cells_min: usize,
 }
 
 /// Columns between those of a table.
 const GAP: usize = 2;
 
-/// Fewest cells that the last column of a table is cut to before others are left out.
+/// Most cells of a column where no terminal bounds it: one long name must not push the others of
+/// its column far away. A longer cell moves what is behind it.
+const COLUMN_CELLS_MAX: usize = 100;
+
+/// Most cells of a cell. A C++ name with its templates may have thousands; JSON has all of them.
+const CELL_CELLS_MAX: usize = 400;
+
+/// Fewest cells that the last column of a table is cut to before others are left out, where the
+/// table does not say.
 const LAST_CELLS_MIN: usize = 16;
 
 impl Table {
@@ -308,6 +326,7 @@ impl Table {
             right,
             rows: vec![heading],
             spare: Vec::new(),
+            last_cells_min: LAST_CELLS_MIN,
         }
     }
 
@@ -319,12 +338,19 @@ impl Table {
         self
     }
 
+    /// The same table; the last column says what matters, so others are left out before it is cut
+    /// to less than these cells.
+    pub fn last_at_least(mut self, cells: usize) -> Table {
+        self.last_cells_min = cells;
+        self
+    }
+
     /// Adds a row; every cell is cleaned.
     pub fn row<S: AsRef<str>>(&mut self, cells: impl IntoIterator<Item = S>) {
         self.rows.push(
             cells
                 .into_iter()
-                .map(|cell| clean(cell.as_ref()).into_owned())
+                .map(|cell| fit(&clean(cell.as_ref()), CELL_CELLS_MAX).into_owned())
                 .collect(),
         );
     }
@@ -352,7 +378,7 @@ impl Table {
         let mut widths = vec![0; self.right.len()];
         for row in &self.rows {
             for (column, cell) in widths.iter_mut().zip(row) {
-                *column = width(cell).max(*column);
+                *column = width(cell).min(COLUMN_CELLS_MAX).max(*column);
             }
         }
         let shown = self.columns_shown(&widths, columns);
@@ -387,7 +413,7 @@ impl Table {
         let mut spare = self.spare.iter();
         while let (Some(room), Some((&last, rest))) = (room, shown.split_last()) {
             let taken: usize = rest.iter().map(|&column| widths[column] + GAP).sum();
-            if taken + widths[last].min(LAST_CELLS_MIN) <= room {
+            if taken + widths[last].min(self.last_cells_min) <= room {
                 break;
             }
             let Some(gone) = spare.next() else { break };
@@ -475,6 +501,16 @@ mod tests {
             let lines = table.plain(Some(columns));
             assert!(lines.iter().all(|line| width(line) <= columns), "{columns}");
         }
+    }
+
+    #[test]
+    fn one_long_name_does_not_push_the_others_away() {
+        let mut table = Table::new(&["FUNCTION", "MODULE"]);
+        table.row(["x".repeat(1000).as_str(), "libx.so"]);
+        table.row(["short", "libx.so"]);
+        let lines = table.plain(None);
+        assert_eq!(width(&lines[1]), CELL_CELLS_MAX + GAP + "libx.so".len());
+        assert_eq!(width(&lines[2]), COLUMN_CELLS_MAX + GAP + "libx.so".len());
     }
 
     #[test]

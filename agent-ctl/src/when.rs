@@ -1,9 +1,10 @@
 //! Parses and prints times and durations, and is the only place that reads the wall clock.
 //!
-//! A time is `now`, `5m` or `-5m` (ago), `14:03` (the last time it was), `2026-11-21`,
-//! `2026-11-21T14:03[:05]` in local time or with `Z` or an offset, or Unix seconds (`@1763733780`
-//! or bare). A range is `A..B` with either side left out. A time of day that ends a range is the
-//! first one after its start; an end in the future is now.
+//! A time is `now`, `5m`, `-5m` or `5 min ago`, `14:03` (the last time it was), `today` or
+//! `yesterday` (midnight, or with a time of day), `2026-11-21`, `2026-11-21T14:03[:05]` in local
+//! time or with `Z` or an offset, or Unix seconds (`@1763733780` or bare). A range is `A..B` with
+//! either side left out. A time of day that ends a range is the first one after its start; an end in
+//! the future is now.
 //!
 //! Printed times have the offset of their zone. A file may count its times from the start of a
 //! machine or a program: those are printed as seconds, because they have no date.
@@ -27,10 +28,16 @@ pub enum WhenError {
     TooLong(String),
     /// Not a time.
     #[error(
-        "failed to read time `{0}`: expected `now`, an age (`5m`), `14:03`, \
-         `2026-11-21T14:03:00Z` or Unix seconds"
+        "failed to read time `{0}`: expected `now`, an age (`5m`, `5 min ago`), `14:03`, \
+         `yesterday 14:03`, `2026-11-21T14:03:00Z` or Unix seconds"
     )]
     Time(String),
+    /// Neither an age nor a time.
+    #[error(
+        "failed to read `{0}`: expected an age (`5m`, `2d12h`, `10 min ago`) or a time (`yesterday`, \
+         `14:03`)"
+    )]
+    Since(String),
     /// Not a range.
     #[error("failed to read range `{0}`: expected `FROM..TO`, as in `-1h..-30m`")]
     Range(String),
@@ -102,6 +109,12 @@ impl Clock {
         if let Ok(age) = duration(text.strip_prefix('-').unwrap_or(text)) {
             return Ok(self.ago_ns(age));
         }
+        if let Some(age) = text.strip_suffix(" ago") {
+            return Ok(self.ago_ns(spoken_duration(age).map_err(|_| error())?));
+        }
+        if let Some(time) = self.of_named_day(text) {
+            return time.ok_or_else(error);
+        }
         if let Some(seconds) = unix_seconds(text) {
             return Ok(seconds);
         }
@@ -116,6 +129,22 @@ impl Clock {
             .ok()
             .and_then(|time| self.civil(time))
             .ok_or_else(error)
+    }
+
+    /// `today` and `yesterday`, at midnight or at a time of day; `None`: names neither.
+    fn of_named_day(&self, text: &str) -> Option<Option<i64>> {
+        let (word, time) = text.split_once(' ').unwrap_or((text, "00:00"));
+        let today = self.now.to_zoned(self.zone.clone()).date();
+        let day = match word {
+            "today" => Some(today),
+            "yesterday" => today.yesterday().ok(),
+            _ => return None,
+        };
+        let time = time_of_day(time);
+        Some(
+            day.zip(time)
+                .and_then(|(day, time)| self.civil(day.to_datetime(time))),
+        )
     }
 
     fn civil(&self, time: DateTime) -> Option<i64> {
@@ -380,6 +409,52 @@ impl From<Range> for proto::agent::TimeRange {
 pub fn age(text: &str) -> Result<Duration, WhenError> {
     let text = text.trim();
     duration(text.strip_prefix('-').unwrap_or(text))
+}
+
+/// Reads a duration as it is said: `10 min`, `2 hours`, `1 day`.
+fn spoken_duration(text: &str) -> Result<Duration, WhenError> {
+    let mut plain = String::with_capacity(text.len());
+    for word in text.split_whitespace() {
+        let digits = word.find(|c: char| !c.is_ascii_digit() && c != '.');
+        let (number, unit) = word.split_at(digits.unwrap_or(word.len()));
+        plain.push_str(number);
+        plain.push_str(match unit {
+            "second" | "seconds" | "secs" => "s",
+            "minute" | "minutes" | "mins" => "m",
+            "hour" | "hours" | "hr" | "hrs" => "h",
+            "day" | "days" => "d",
+            "week" | "weeks" => "w",
+            "year" | "years" => "y",
+            unit => unit,
+        });
+    }
+    duration(&plain)
+}
+
+/// The start of a range that goes on until now: an age, or a time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Since {
+    /// So long ago.
+    Age(Duration),
+    /// At this time, as [`Clock::parse`] reads it.
+    Time(String),
+}
+
+/// Reads the start of a range that goes on until now.
+///
+/// # Errors
+/// When it is neither an age nor a time.
+pub fn since(text: &str) -> Result<Since, WhenError> {
+    if let Ok(age) = age(text) {
+        return Ok(Since::Age(age));
+    }
+    // What is malformed is told at once; which time it is depends on whoever is asked.
+    let error = |error| match error {
+        WhenError::Time(text) => WhenError::Since(text),
+        other => other,
+    };
+    Clock::local().parse(text).map_err(error)?;
+    Ok(Since::Time(text.to_owned()))
 }
 
 /// A time of day: `14:03`, `14:03:05`, `14:03:05.25`.

@@ -6,9 +6,11 @@ mod capture;
 mod completions;
 mod doctor;
 mod fleet;
+mod labels;
 mod meant;
 mod pins;
 mod profile;
+mod report;
 
 use std::io::{BufRead, BufReader, Read};
 use std::process::{Command, Stdio};
@@ -85,7 +87,7 @@ fn empty() -> FakeAgent {
 fn help_of_every_command() {
     let subcommands = [
         "status", "doctor", "hosts", "cgroups", "top", "profile", "heatmap", "import", "diff",
-        "tail", "config", "capture", "annotate", "captures",
+        "tail", "config", "capture", "annotate", "captures", "labels", "series",
     ];
     insta::assert_snapshot!("help", run(command("unix:/x", &["--help"])).out);
     for name in subcommands.into_iter().chain(["completions", "man"]) {

@@ -99,6 +99,7 @@ fn window(functions: &Functions, most: usize) -> (NewWindow, Dictionary) {
         label_sets: vec![LabelSet::new([("host".to_owned(), "host".to_owned())])],
         rows,
         accounts: Vec::new(),
+        pressure: None,
         dropped_before: None,
         stream: None,
     };

@@ -18,7 +18,7 @@ use hashbrown::HashMap;
 use std::collections::BTreeMap;
 
 /// CPU time of a cgroup and all below it in one window, as the kernel counts it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Account {
     /// The labels of the cgroup, those that [`key::is_of_cgroup`] knows.
     pub labels: LabelSetId,
@@ -27,6 +27,68 @@ pub struct Account {
     /// The part of `ns` that was not measured but taken from the samples themselves. Unit:
     /// nanoseconds.
     pub estimated_ns: u64,
+    /// For how long its own CPU limit held the cgroup back, added up over CPUs; `None` if that is
+    /// not known. Unit: nanoseconds.
+    pub throttled_ns: Option<u64>,
+    /// The limit that did; 0 if it did not, or is not known. Unit: thousandths of a core.
+    pub limit_millicores: u64,
+}
+
+/// How the CPU limits of cgroups held them back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Throttling {
+    /// Time for which a CPU was withheld because the limit was used up, added up over CPUs. Only
+    /// the limit of the cgroup itself counts, not those of cgroups above or below it. Unit:
+    /// nanoseconds.
+    pub ns: u64,
+    /// CPU time of the cgroups with all below them, in windows for which throttling is known. Unit:
+    /// nanoseconds.
+    pub used_ns: u64,
+    /// The largest limit that held one back; 0 if it is not known. Unit: thousandths of a core.
+    pub limit_millicores: u64,
+}
+
+impl Throttling {
+    /// The throttling of an account; nothing if it is not known.
+    pub fn of(ns: u64, throttled_ns: Option<u64>, limit_millicores: u64) -> Throttling {
+        throttled_ns.map_or(Throttling::default(), |throttled| Throttling {
+            ns: throttled,
+            used_ns: ns,
+            limit_millicores,
+        })
+    }
+
+    /// The part that was withheld of the CPU time that the cgroup wanted; `None` if it is not known
+    /// or nothing was wanted.
+    pub fn share(&self) -> Option<f64> {
+        let wanted = u128::from(self.ns) + u128::from(self.used_ns);
+        (wanted > 0).then(|| self.ns as f64 / wanted as f64)
+    }
+
+    /// The limit in cores; `None` if it is not known.
+    pub fn limit_cores(&self) -> Option<f64> {
+        (self.limit_millicores > 0).then(|| self.limit_millicores as f64 / 1000.0)
+    }
+}
+
+impl std::ops::AddAssign for Throttling {
+    fn add_assign(&mut self, other: Throttling) {
+        self.ns = self.ns.saturating_add(other.ns);
+        self.used_ns = self.used_ns.saturating_add(other.used_ns);
+        self.limit_millicores = self.limit_millicores.max(other.limit_millicores);
+    }
+}
+
+/// For how long tasks of a host waited for a resource, by the kernel's pressure stall information
+/// (accounting/psi.rst). Unit: nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default, serde::Serialize)]
+pub struct Pressure {
+    /// At least one task that could run had no CPU (`some` of `/proc/pressure/cpu`).
+    pub cpu_ns: u64,
+    /// No task could run because all waited for memory (`full`).
+    pub memory_ns: u64,
+    /// No task could run because all waited for I/O (`full`).
+    pub io_ns: u64,
 }
 
 /// How many samples should have been taken, according to the kernel's accounting.
@@ -115,6 +177,8 @@ pub struct LedgerRow {
     pub total: Tally,
     /// What should be in `total`.
     pub expected: Expected,
+    /// How the cgroup's own CPU limit held it back.
+    pub throttling: Throttling,
 }
 
 impl LedgerRow {
@@ -218,6 +282,7 @@ struct Node {
     /// What is expected of the cgroup alone without the accounts: for samples of windows without
     /// accounts, because they were taken.
     alone: Sums,
+    throttling: Throttling,
 }
 
 const UNSEEN: u32 = u32::MAX;
@@ -301,6 +366,30 @@ impl<'s> LedgerBuilder<'s> {
             estimated_ns: account.estimated_ns.into(),
             thousandths: ns * 1000 * i128::from(per.count) / i128::from(per.weight.max(1)),
         });
+        let Account {
+            ns,
+            throttled_ns,
+            limit_millicores,
+            ..
+        } = account;
+        let throttling = Throttling::of(ns, throttled_ns, limit_millicores);
+        self.nodes[node as usize].throttling += throttling;
+    }
+
+    /// Adds how the CPU limit of a cgroup held it back, where accounts are not added.
+    ///
+    /// # Panics
+    /// See [`LedgerBuilder::add`].
+    pub fn add_throttling(
+        &mut self,
+        dict: &Dictionary,
+        labels: LabelSetId,
+        throttling: Throttling,
+    ) {
+        let (node, selected) = self.node(dict, labels);
+        if selected {
+            self.nodes[node as usize].throttling += throttling;
+        }
     }
 
     /// Adds what is expected of a cgroup alone, without those below it, and the part of it that was
@@ -391,6 +480,7 @@ impl<'s> LedgerBuilder<'s> {
             let (row, row_sums) = tree.entry(path).or_default();
             row.labels = node.labels;
             row.own = node.own;
+            row.throttling = node.throttling;
             row.total += node.own;
             row_sums.add(sums);
         }

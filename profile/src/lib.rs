@@ -56,7 +56,8 @@ pub use identity::{ContentId, ContentIds};
 pub use labels::{LabelSetId, LabelSetTable, key};
 pub use later::{LaterNames, NameSource, NamedLater};
 pub use ledger::{
-    Account, Expected, Ledger, LedgerBuilder, LedgerRow, Tally, ancestors, is_mostly_lost,
+    Account, Expected, Ledger, LedgerBuilder, LedgerRow, Pressure, Tally, Throttling, ancestors,
+    is_mostly_lost,
 };
 pub use merge::{GroupBy, MIXED_EVENTS, MergeError};
 pub use outcome::{StackEnd, UnnamedReason};

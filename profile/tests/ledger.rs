@@ -74,6 +74,7 @@ fn ledger(windows: &[Window], selector: &str) -> Ledger {
                 labels: dict.intern_labels([(key::CGROUP, PATHS[path])]),
                 ns: samples * PERIOD,
                 estimated_ns: 0,
+                ..Account::default()
             };
             builder.add_account(&dict, account, value(1));
         }
@@ -213,6 +214,7 @@ fn samples_of_other_rates_are_expected_at_theirs() {
             labels,
             ns: 100 * PERIOD,
             estimated_ns: 0,
+            ..Account::default()
         };
         let one = Value {
             count: 1,

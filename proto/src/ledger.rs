@@ -1,7 +1,7 @@
 //! Converts ledgers to wire form and back.
 
 use crate::agent;
-use profile::LedgerRow;
+use profile::{LedgerRow, Throttling};
 
 impl From<LedgerRow> for agent::LedgerRow {
     fn from(row: LedgerRow) -> Self {
@@ -69,6 +69,7 @@ impl From<LedgerRow> for agent::Cgroup {
             total_lost_weight: row.total.lost_weight,
             expected_ns: row.expected.ns,
             estimated_ns: row.expected.estimated_ns,
+            throttling: row.throttling.share().map(|_| row.throttling.into()),
         }
     }
 }
@@ -114,6 +115,27 @@ impl From<agent::LedgerRow> for LedgerRow {
             own: row.own.unwrap_or_default().into(),
             total: row.total.unwrap_or_default().into(),
             expected: row.expected.unwrap_or_default().into(),
+            throttling: Throttling::default(),
+        }
+    }
+}
+
+impl From<Throttling> for agent::Throttling {
+    fn from(of: Throttling) -> Self {
+        agent::Throttling {
+            throttled_ns: of.ns,
+            used_ns: of.used_ns,
+            limit_millicores: of.limit_millicores,
+        }
+    }
+}
+
+impl From<agent::Throttling> for Throttling {
+    fn from(of: agent::Throttling) -> Self {
+        Throttling {
+            ns: of.throttled_ns,
+            used_ns: of.used_ns,
+            limit_millicores: of.limit_millicores,
         }
     }
 }

@@ -43,6 +43,42 @@ fn open(page: &str, args: &[&str]) -> Output {
     run(&mut command, LIMIT).ok()
 }
 
+/// Longest for a file of the page's own tests.
+const PAGE_LIMIT: Duration = Duration::from_secs(240);
+
+/// The page's sources.
+fn ui() -> PathBuf {
+    crate::repository::root().join("collector/ui")
+}
+
+/// What is missing for [`page_test`], if anything.
+pub fn missing() -> Option<&'static str> {
+    if !ui().join("node_modules/vitest").is_dir() {
+        Some("needs the page's packages: `npm ci` in collector/ui")
+    } else if program("npx").is_none() {
+        Some("needs npx")
+    } else if std::env::var_os("CHROMIUM").is_none() && chromium().is_none() {
+        Some("needs chromium")
+    } else {
+        None
+    }
+}
+
+/// Runs a file of the page's own browser tests against a collector, and returns what it printed.
+/// `story`: what it is to find, which it reads from the variable `STORY`.
+///
+/// # Panics
+/// When a test of it fails, with what it printed.
+pub fn page_test(file: &str, url: &str, story: &str) -> String {
+    let mut command = Command::new("npx");
+    command
+        .args(["vitest", "run", "--config", "vitest.e2e.config.ts", file])
+        .current_dir(ui())
+        .env("BASE_URL", url)
+        .env("STORY", story);
+    run(&mut command, PAGE_LIMIT).ok().text()
+}
+
 fn url(page: &Path) -> String {
     format!("file://{}", page.display())
 }

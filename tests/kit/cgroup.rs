@@ -136,6 +136,88 @@ impl Cgroup {
     }
 }
 
+/// A CPU limit of a cgroup, in the hierarchy that has the CPU controller: that of the cgroup, or a v1
+/// hierarchy with a cgroup of the same path, as systemd and container runtimes make them. Removed
+/// when dropped, which has to be after what runs in it has ended.
+pub struct CpuLimit {
+    dir: PathBuf,
+    /// The directory is one of its own.
+    v1: bool,
+}
+
+impl CpuLimit {
+    /// Limits a cgroup to a part of a core, in thousandths, over periods of 100 ms.
+    ///
+    /// # Errors
+    /// When the machine has no controller for it, in words for a skip.
+    pub fn new(cgroup: &Cgroup, millicores: u64) -> Result<CpuLimit, String> {
+        let mounts = fs::read_to_string("/proc/self/mounts")
+            .map_err(|e| format!("no /proc/self/mounts: {e}"))?;
+        let v1 = mounts.lines().find_map(|line| {
+            let fields: Vec<&str> = line.split(' ').collect();
+            let [_, place, "cgroup", options, ..] = fields[..] else {
+                return None;
+            };
+            let mut options = options.split(',');
+            options
+                .any(|option| option == "cpu")
+                .then(|| PathBuf::from(place))
+        });
+        let quota_us = millicores * 100;
+        let write = |file: PathBuf, text: String| {
+            fs::write(&file, text).map_err(|e| format!("failed to write {file:?}: {e}"))
+        };
+        let Some(v1) = v1 else {
+            let above = cgroup.dir.parent().ok_or("a root has no limit")?;
+            write(above.join("cgroup.subtree_control"), "+cpu".to_owned())?;
+            write(cgroup.dir.join("cpu.max"), format!("{quota_us} 100000"))?;
+            let dir = cgroup.dir.clone();
+            return Ok(CpuLimit { dir, v1: false });
+        };
+        let dir = v1.join(cgroup.path().trim_start_matches('/'));
+        fs::create_dir(&dir).map_err(|e| format!("failed to make {dir:?}: {e}"))?;
+        let limit = CpuLimit { dir, v1: true };
+        write(limit.dir.join("cpu.cfs_period_us"), "100000".to_owned())?;
+        write(limit.dir.join("cpu.cfs_quota_us"), quota_us.to_string())?;
+        Ok(limit)
+    }
+
+    /// Puts a process of the cgroup under its limit, where that is not so already.
+    ///
+    /// # Panics
+    /// When the kernel refuses.
+    pub fn add(&self, pid: u32) {
+        if self.v1 {
+            fs::write(self.dir.join("cgroup.procs"), pid.to_string()).expect("a process is moved");
+        }
+    }
+
+    /// For how long it has held back what is under it, as the kernel counts it. Unit: nanoseconds.
+    ///
+    /// # Panics
+    /// When the kernel does not say.
+    pub fn throttled_ns(&self) -> u64 {
+        let text = fs::read_to_string(self.dir.join("cpu.stat")).expect("a `cpu.stat`");
+        let number = |name: &str| {
+            let mut lines = text.lines();
+            lines.find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok())
+        };
+        let v1 = number("throttled_time ");
+        v1.or_else(|| Some(number("throttled_usec ")? * 1000))
+            .expect("the time of throttling")
+    }
+}
+
+impl Drop for CpuLimit {
+    fn drop(&mut self) {
+        if self.v1 {
+            crate::process::wait_for(Duration::from_secs(5), || {
+                (fs::remove_dir(&self.dir).is_ok() || !self.dir.exists()).then_some(())
+            });
+        }
+    }
+}
+
 /// See [`Cgroup::command`].
 pub(crate) fn command_in(dir: &Path, program: impl AsRef<OsStr>) -> Command {
     let mut command = Command::new("sh");

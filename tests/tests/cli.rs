@@ -453,3 +453,69 @@ fn a_reader_that_goes_away_ends_the_command_quietly() {
     assert!(proc.wait(Duration::from_secs(30)).is_some());
     assert!(!proc.stderr().contains("panicked"), "{}", proc.stderr());
 }
+
+/// Two shells that count, one started by the other, and an exit code that says so.
+const COUNTS: &str = "\
+sh -c 'i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done' & \
+i=0; while [ $i -lt 300000 ]; do i=$((i+1)); done; wait; exit 7";
+
+#[test]
+fn a_command_is_captured_with_all_it_starts_and_its_code_is_passed_on_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
+        return;
+    };
+    let daemon = Daemon::start().sampling();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("command.json");
+    let output = file.to_str().unwrap();
+    let args = [
+        "capture", "--rate", "997", "-o", output, "--", "sh", "-c", COUNTS,
+    ];
+    let out = daemon.ctl(&args);
+    assert_eq!(out.code, Some(7), "{out:?}");
+    let profile: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    let text = profile.to_string();
+    // Nothing but the command is in it, and it has a cgroup of its own, which is gone.
+    assert!(text.contains("/fleetprof-capture-"), "{text:.500}");
+    let samples = out.stderr.split(" samples").next().unwrap_or("");
+    let samples = samples.rsplit(' ').next().unwrap_or("").replace(',', "");
+    let samples: u64 = samples.parse().unwrap_or_else(|_| panic!("{out:?}"));
+    assert!(samples > 100, "{out:?}");
+    let left = std::fs::read_dir("/sys/fs/cgroup")
+        .unwrap()
+        .flatten()
+        .any(|entry| {
+            entry
+                .file_name()
+                .to_string_lossy()
+                .starts_with("fleetprof-capture-")
+        });
+    assert!(!left);
+    // A command that is not there is no profile, and says so as a shell does.
+    let out = daemon.ctl(&["capture", "-o", output, "--", "/nowhere/nothing"]);
+    assert_eq!(out.code, Some(127), "{out:?}");
+}
+
+#[test]
+fn under_sudo_a_command_runs_as_whoever_called_it_needs_root() {
+    let Some(_live) = live(&[Need::Root, Need::Cgroup2]) else {
+        return;
+    };
+    let daemon = Daemon::start().sampling();
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("command.json");
+    let output = file.to_str().unwrap();
+    for (as_root, expected) in [(false, "65534 65534"), (true, "0 0")] {
+        let mut args = vec!["capture", "-q", "-o", output];
+        args.extend(as_root.then_some("--as-root"));
+        args.extend(["--", "sh", "-c", "echo $(id -u) $(id -g)"]);
+        let mut command = command(args);
+        command
+            .env("FLEETPROF_AGENT", daemon.address())
+            .env("SUDO_UID", "65534")
+            .env("SUDO_GID", "65534")
+            .env("SUDO_USER", "nobody");
+        let out = run(&mut command, Duration::from_secs(30));
+        assert_eq!(out.text().trim(), expected, "{out:?}");
+    }
+}

@@ -114,6 +114,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             rate: args.rate,
             ..Sampling::of_lines(args.length.unwrap_or(LINES_FOR))
         },
+        command: None,
         fleet: Fleet::default(),
         labels: args.labels,
         frames: Frames::default(),

@@ -3,6 +3,7 @@
 
 use super::list::{listed, service};
 use super::{Outcome, take};
+use crate::collector::Samples;
 use crate::delivery::{Delivery, Rendering};
 use crate::exit::{self, fail};
 use crate::look::Look;
@@ -38,7 +39,7 @@ pub struct Get {
         help_heading = "Output"
     )]
     group_by: Vec<String>,
-    /// Format [default: by the file name, or folded]
+    /// Format [default: by the file name; else top on a terminal, folded elsewhere]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
     /// File to write, `-` for standard output
@@ -63,8 +64,8 @@ const WHAT: &str = "get the capture";
 ///
 /// # Errors
 /// When it is not kept, or cannot be written.
-pub async fn get(out: &Out, connection: &Connection, peer: &Peer, args: Get) -> Result<u8> {
-    let format = choose(out, args.format, &args.output)?;
+pub async fn get(out: &Out, connection: &Connection, peer: &Peer, mut args: Get) -> Result<u8> {
+    let format = choose(out, args.format, &args.output, &mut args.look)?;
     let id = args.id;
     let all = listed(connection, peer, id).await?;
     let known = all.captures.into_iter().find(|info| info.id == id);
@@ -117,6 +118,27 @@ pub async fn get(out: &Out, connection: &Connection, peer: &Peer, args: Get) -> 
         quiet: args.quiet,
     };
     outcome.deliver(out, false, true, &delivery)
+}
+
+/// The profile of a kept capture, without labels.
+///
+/// # Errors
+/// When it is not kept.
+pub async fn read(
+    connection: &Connection,
+    peer: &Peer,
+    id: u64,
+    samples: Samples,
+) -> Result<Profile> {
+    let request = FleetCaptureProfileRequest {
+        id,
+        past: false,
+        matchers: samples.matchers,
+        frame_filters: samples.filters,
+        group_by: Vec::new(),
+        times: false,
+    };
+    Ok(one(connection, peer, request).await?.1)
 }
 
 /// What came of it, and one of its profiles.

@@ -80,32 +80,33 @@ pub async fn print(out: &Out, connection: &Connection, peer: &Peer, json: bool) 
     out.write(&table(&captures, &Clock::local()).show(out))
 }
 
+/// The same columns as those of an agent's captures, and what only a fleet has.
 fn table(captures: &[FleetCaptureInfo], clock: &Clock) -> Table {
     let mut table = Table::new(&[
         ">ID",
+        "STATE",
         "STARTED",
         ">DURATION",
-        "STATE",
+        "EVENT",
         ">HOSTS",
         ">KEPT",
-        "EVENT",
         "WHO",
-        "WHAT",
+        "TARGET",
     ]);
     for info in captures {
         let row = Row::of(info);
         let took = Duration::from_nanos(info.elapsed_ns);
         table.row([
             info.id.to_string(),
+            row.state.to_owned(),
             clock.show(info.started_unix_ns),
             units::duration(took),
-            row.state.to_owned(),
+            row.event.to_owned(),
             format!("{}/{}", info.answered, info.asked),
             match info.kept {
                 true => units::bytes(info.bytes),
                 false => "-".to_owned(),
             },
-            row.event.to_owned(),
             row.requester(),
             row.what(),
         ]);

@@ -10,6 +10,7 @@ use crate::facts;
 use crate::import::not_of_file;
 use crate::look::Look;
 use crate::loss;
+use crate::nothing;
 use crate::output::{OutputFile, by_name, choose, deliver};
 use crate::peer::Connection;
 use crate::render::{self, Format};
@@ -117,8 +118,8 @@ enum What {
 }
 
 /// Runs the command.
-pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
-    let what = what(out, &args)?;
+pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
+    let what = what(out, &mut args)?;
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
@@ -137,7 +138,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             facts.push(facts::fact("Query", "file", file.to_string_lossy()));
             (profile, facts, Clock::local())
         }
-        None => ask(connection, &args, samples, &what).await?,
+        None => match ask(connection, &args, samples, &what).await? {
+            Some(found) => found,
+            None => return Ok(exit::PARTIAL),
+        },
     };
     if profile.timestamps.is_absent() {
         return Err(no_times(&args));
@@ -228,13 +232,13 @@ fn write(
     })
 }
 
-/// Asks an agent for the samples with their times.
+/// Asks an agent for the samples with their times; `None`, and said why, where there are none.
 async fn ask(
     connection: &Connection,
     args: &Args,
     samples: Samples,
     what: &What,
-) -> Result<(Profile, Vec<Fact>, Clock)> {
+) -> Result<Option<(Profile, Vec<Fact>, Clock)>> {
     let peer = connection.agent_only(
         "heatmap",
         "a collector keeps no sample times; give a file, or use --agent",
@@ -259,15 +263,20 @@ async fn ask(
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);
         facts.extend(facts::of_source(&mut source).await?);
     }
-    let Answer { profile, .. } = source.profile(question).await?;
-    Ok((profile, facts, clock))
+    let Answer { profile, .. } = source.profile(question.clone()).await?;
+    if profile.samples.is_empty() {
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}: nothing written");
+        return Ok(None);
+    }
+    Ok(Some((profile, facts, clock)))
 }
 
 /// True for formats that have labels of their own, and so all of them.
 fn has_labels(format: Format) -> bool {
     matches!(
         format,
-        Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+        Format::Top | Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
     )
 }
 
@@ -300,7 +309,7 @@ fn no_times(args: &Args) -> anyhow::Error {
 }
 
 /// What to write, by `--pick`, `--format` and the name of the file.
-fn what(out: &Out, args: &Args) -> Result<What> {
+fn what(out: &Out, args: &mut Args) -> Result<What> {
     use clap::ValueEnum as _;
     let refuse = |name: &str, all: &str| {
         fail(
@@ -323,7 +332,12 @@ fn what(out: &Out, args: &Args) -> Result<What> {
             })?),
             None => None,
         };
-        return Ok(What::Picked(choose(out, format, &args.to.path)?));
+        return Ok(What::Picked(choose(
+            out,
+            format,
+            &args.to.path,
+            &mut args.look,
+        )?));
     }
     let Some(name) = &args.format else {
         let found = by_name(&args.to.path, MapFormat::of_path, ".txt .svg .html .json")?;

@@ -19,7 +19,7 @@ use crate::select::{self, Frames, Labels, fleet_option};
 use crate::source::{Answer, Source};
 use crate::summary::{self, ProfileFacts};
 use crate::terminal::{Out, Table};
-use crate::{exit, loss, units};
+use crate::{exit, loss, nothing, units};
 use anyhow::Result;
 use model::{Row, Rows, View};
 use proto::agent::StreamProfilesRequest;
@@ -203,13 +203,16 @@ async fn agent_once(
         times: false,
     };
     let asked = question.range;
-    let Answer { profile, .. } = source.profile(question).await?;
+    let Answer { profile, .. } = source.profile(question.clone()).await?;
     let rows = Rows::of(&profile);
     let end_ns = summary::end_ns(&profile.info);
     let missing = loss::of_profile(&profile).or_else(|| loss::of_time(asked, end_ns, &clock));
     if args.form.is_json() {
         let covered = ProfileFacts::of(&profile);
         out.write_json(&Json::of(covered, &rows, 0, args))?;
+    } else if profile.samples.is_empty() {
+        let why = nothing::why_or_time(&mut source, &question, &clock).await?;
+        note!("agent-ctl: {why}");
     } else {
         out.write(&plain(&rows, args.view.detail(), args, out))?;
         note!("{}", summary::line(&profile, &clock));
@@ -239,6 +242,16 @@ async fn fleet_once(
     if args.form.is_json() {
         let covered = ProfileFacts::of_fleet(&made_of);
         out.write_json(&Json::of(covered, &rows, table.left_out, args))?;
+    } else if made_of.total_weight() == 0 {
+        let range = crate::when::Range {
+            start_ns: clock.ago_ns(question.range),
+            end_ns: 0,
+        };
+        let asked = crate::source::Question::of_labels(range, question.samples.clone());
+        let mut source = Source::Collector(collector);
+        let why = nothing::why_or_time(&mut source, &asked, &clock).await?;
+        note!("agent-ctl: {why}");
+        made_of.note();
     } else {
         out.write(&plain(&rows, args.view.fleet_detail(), args, out))?;
         if table.left_out > 0 {

@@ -42,6 +42,12 @@ fn every_form_of_time_is_read() {
     check("2026-11-21T11:03", "2026-11-21T09:03:00Z");
     check("2026-11-21 11:03:07", "2026-11-21T09:03:07Z");
     check("2026-11-21", "2026-11-20T22:00:00Z");
+    check("10 min ago", "2026-11-21T11:50:00Z");
+    check("2 hours ago", "2026-11-21T10:00:00Z");
+    check("1 day 2h ago", "2026-11-20T10:00:00Z");
+    check("today", "2026-11-20T22:00:00Z");
+    check("yesterday", "2026-11-19T22:00:00Z");
+    check("yesterday 14:03", "2026-11-20T12:03:00Z");
     check("@1763733780", "2025-11-21T14:03:00Z");
     check("1763733780.5", "2025-11-21T14:03:00.5Z");
 }
@@ -66,6 +72,11 @@ fn nonsense_is_refused() {
         "1.5",
         "14:00.5",
         "1.2.3s",
+        "ago",
+        "5 ago",
+        "soon ago",
+        "yesterday noonish",
+        "tomorrow",
     ] {
         assert!(clock().parse(text).is_err(), "{text}");
     }
@@ -314,4 +325,13 @@ fn durations_add_up() {
     assert_eq!(duration("1.5s250ms"), Ok(Duration::from_millis(1750)));
     assert_eq!(duration("100us"), Ok(Duration::from_micros(100)));
     assert_eq!(duration("100µs"), Ok(Duration::from_micros(100)));
+}
+
+#[test]
+fn since_takes_an_age_and_a_time() {
+    assert_eq!(since("-5m"), Ok(Since::Age(Duration::from_secs(300))));
+    for text in ["yesterday", "14:03", "10 min ago", "2026-11-21"] {
+        assert_eq!(since(text), Ok(Since::Time(text.to_owned())), "{text}");
+    }
+    assert_eq!(since("soon"), Err(WhenError::Since("soon".to_owned())));
 }

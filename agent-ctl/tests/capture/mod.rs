@@ -117,3 +117,40 @@ fn captures_are_listed_and_cancelled() {
     let unknown = ask(&sound(), &["captures", "cancel", "8"]);
     assert_eq!(unknown.code, 2, "{}", unknown.all());
 }
+
+#[test]
+fn a_command_needs_a_file_for_its_profile_and_no_past() {
+    let running = sound();
+    for (args, expected) in [
+        (&["capture", "--", "true"] as &[&str], "give a file with -o"),
+        (
+            &["capture", "-o", "/dev/null", "--before", "1m", "--", "true"],
+            "before it starts there is nothing of it",
+        ),
+        (
+            &[
+                "--agent",
+                "10.0.0.1:1",
+                "capture",
+                "-o",
+                "/dev/null",
+                "--",
+                "true",
+            ],
+            "the agent is on another",
+        ),
+    ] {
+        let ended = ask(&running, args);
+        assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.all());
+        assert!(ended.err.contains(expected), "{}", ended.err);
+    }
+}
+
+#[test]
+fn events_to_sample_are_listed_by_a_glob() {
+    let ended = ask(&sound(), &["capture", "--list-events", "page-*"]);
+    assert!(ended.out.contains("page-faults"), "{}", ended.all());
+    assert!(!ended.out.contains("cpu-clock"), "{}", ended.out);
+    let ended = ask(&sound(), &["capture", "--list-events", "nosuch*"]);
+    assert_eq!((ended.code, ended.out.as_str()), (2, ""), "{}", ended.all());
+}

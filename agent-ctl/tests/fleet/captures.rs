@@ -236,3 +236,11 @@ fn a_detached_capture_prints_its_number_and_goes_on() {
         ended.err
     );
 }
+
+#[test]
+fn a_kept_capture_is_compared() {
+    let running = sound();
+    let args = ["diff", "--before", "capture:5", "--after", "-5m.."];
+    let ended = running.ask(&args);
+    assert!(ended.out.contains("SELF BEFORE"), "{}", ended.all());
+}

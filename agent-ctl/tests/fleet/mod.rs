@@ -3,6 +3,7 @@
 mod captures;
 mod overview;
 mod pins;
+mod series;
 
 use crate::{Ended, command, run};
 use serde_json::Value;

@@ -70,3 +70,30 @@ fn a_pin_is_shown_as_a_profile_is() {
     );
     check(&["pins", "show", "12", "--captured"], "it has none");
 }
+
+#[test]
+fn two_pins_are_compared() {
+    let running = sound();
+    let ended = ask(
+        &running,
+        &["diff", "--before", "pin:3", "--after", "pin:12"],
+    );
+    assert!(matches!(ended.code, 0 | 6), "{}", ended.all());
+    assert!(ended.out.contains("SELF BEFORE"), "{}", ended.all());
+    for (side, expected) in [
+        ("pin:4", "there is no pin with this name"),
+        ("pin:x", "expected HOST/NUMBER"),
+        ("pin-captured:12", "it has none"),
+        ("capture:7", "an agent keeps none"),
+        ("capture:x", "expected a whole number"),
+    ] {
+        let ended = ask(&running, &["diff", "--before", side, "--after", "pin:3"]);
+        assert_eq!(
+            (ended.code, ended.out.as_str()),
+            (2, ""),
+            "{side}: {}",
+            ended.all()
+        );
+        assert!(ended.err.contains(expected), "{side}: {}", ended.err);
+    }
+}

@@ -87,7 +87,7 @@ impl Agent {
             agent_version: "simulated".to_owned(),
             labels: [("zone".to_owned(), fleet.hosts[host].zone.to_owned())].into(),
             spool: None,
-            health: None,
+            ..HostFacts::default()
         };
         let hello = Hello {
             host_id,
@@ -226,7 +226,7 @@ impl Agent {
             account_label_sets: Vec::new(),
             account_ns: Vec::new(),
             account_estimated_ns: Vec::new(),
-            dropped_before: None,
+            ..WindowFacts::default()
         });
         part
     }

@@ -72,6 +72,7 @@ pub fn measure(lines: &mut Lines) -> anyhow::Result<()> {
         let mut rows = rows(&synthetic, recorder.dict_mut());
         total += rows.len() as u64;
         recorder.add(WindowPart {
+            pressure: None,
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,

@@ -1,15 +1,22 @@
 //! The database of annotations and of versions already seen in services and agents, so that after a
 //! start the collector does not report old versions as new.
 
-use super::deploys::{Known, KnownValue, Note};
-use super::limits::{ANNOTATIONS_MAX, BACK_NS_MAX, COUNTING_NS};
+use super::check::is_seen_on;
+use super::deploys::{Known, KnownValue, Note, SeenOn};
+use super::limits::{
+    ANNOTATIONS_MAX, BACK_NS_MAX, COUNTING_NS, HOST_NAMES_MAX, KEPT_HOSTS_MAX, ROLLOUT_GAP_NS,
+    ROLLOUT_NS_MIN,
+};
+use crate::access::Scope;
 use crate::sync::lock;
+use profile::key;
 use proto::collector::Annotation;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::fs::DirBuilder;
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 use std::sync::Mutex;
 
 const SCHEMA: &str = "
@@ -38,16 +45,22 @@ CREATE TABLE IF NOT EXISTS seen (
 CREATE TABLE IF NOT EXISTS counted (
     annotation INTEGER NOT NULL,
     host INTEGER NOT NULL,
+    origin INTEGER NOT NULL DEFAULT 0,
     PRIMARY KEY (annotation, host)
 ) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS origins (
+    id INTEGER PRIMARY KEY,
+    labels TEXT NOT NULL
+) STRICT;
 CREATE TABLE IF NOT EXISTS agents (
     host INTEGER PRIMARY KEY,
     version INTEGER NOT NULL,
     said TEXT NOT NULL
 ) STRICT;";
 
-/// The version of the tables.
-const VERSION: i64 = 1;
+/// The version of the tables. The first did not know which hosts a deployment was seen on.
+const VERSION: i64 = 2;
+const UPGRADE: &str = "ALTER TABLE counted ADD COLUMN origin INTEGER NOT NULL DEFAULT 0;";
 
 /// Why annotations are not kept.
 #[derive(Debug, thiserror::Error)]
@@ -99,6 +112,9 @@ impl Book {
         if version > VERSION {
             return Err(BookError::Later(path));
         }
+        if version == 1 {
+            database.execute_batch(UPGRADE)?;
+        }
         database.execute_batch(SCHEMA)?;
         database.pragma_update(None, "user_version", VERSION)?;
         Ok(Book {
@@ -139,30 +155,38 @@ impl Book {
         Ok((kept, false))
     }
 
-    /// Annotations that overlap a range, newest first, until `take` has enough.
+    /// Annotations that overlap a range and that a scope may see, newest first. Detected deployments
+    /// have the hosts of it alone.
     pub fn each(
         &self,
         range: Option<(i64, i64)>,
+        scope: Option<&Scope>,
         mut take: impl FnMut(Annotation),
     ) -> rusqlite::Result<()> {
         let (from, to) = range.unwrap_or((i64::MIN, i64::MAX));
         let database = lock(&self.database);
+        let mut hosts = Hosts::of(&database, scope);
         let mut asked = database.prepare_cached(
             "SELECT * FROM annotations WHERE begun < ?2 AND max(begun, ended) >= ?1 \
              ORDER BY begun DESC, id DESC",
         )?;
         for row in asked.query_map(params![from, to], read)? {
-            take(row?);
+            if let Some(seen) = hosts.seen(row?)? {
+                take(seen.annotation);
+            }
         }
         Ok(())
     }
 
-    /// The one of a number.
-    pub fn find(&self, id: u64) -> rusqlite::Result<Option<Annotation>> {
+    /// The one of a number, as a scope sees it; `None`: there is none, or it may not be seen.
+    pub fn find(&self, id: u64, scope: Option<&Scope>) -> rusqlite::Result<Option<Seen>> {
         let database = lock(&self.database);
         let id = i64::try_from(id).unwrap_or(-1);
         let mut asked = database.prepare_cached("SELECT * FROM annotations WHERE id = ?1")?;
-        asked.query_row(params![id], read).optional()
+        match asked.query_row(params![id], read).optional()? {
+            Some(found) => Hosts::of(&database, scope).seen(found),
+            None => Ok(None),
+        }
     }
 
     /// Deletes one. False: it does not exist.
@@ -199,9 +223,19 @@ impl Book {
             params![ANNOTATIONS_MAX as i64],
         )?;
         change.execute(
-            "DELETE FROM counted WHERE annotation NOT IN \
-             (SELECT id FROM annotations WHERE added >= ?1)",
-            params![now.saturating_sub(COUNTING_NS)],
+            "DELETE FROM counted WHERE annotation NOT IN (SELECT id FROM annotations)",
+            [],
+        )?;
+        // The newest deployments keep theirs.
+        change.execute(
+            "DELETE FROM counted WHERE annotation IN (SELECT annotation FROM \
+             (SELECT annotation, sum(count(*)) OVER (ORDER BY annotation DESC) AS hosts \
+             FROM counted GROUP BY annotation) WHERE hosts > ?1)",
+            params![KEPT_HOSTS_MAX],
+        )?;
+        change.execute(
+            "DELETE FROM origins WHERE id NOT IN (SELECT origin FROM counted)",
+            [],
         )?;
         change.commit()?;
         Ok(Pruned { aged, over })
@@ -271,7 +305,7 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
             service,
             value,
             said,
-            host,
+            on,
             start,
             text,
             labels,
@@ -292,14 +326,14 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
                  ON CONFLICT DO UPDATE SET told = ?3, annotation = ?4",
                 params![service, value, now, id, said],
             )?;
-            count(change, id, *host)?;
+            count(change, id, on)?;
             annotation.id = id.unsigned_abs();
             return Ok(Some(annotation));
         }
         Note::Also {
             service,
             value,
-            host,
+            on,
             start,
         } => {
             let id: Option<i64> = change
@@ -312,12 +346,18 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
             let Some(id) = id.filter(|&id| id > 0) else {
                 return Ok(None);
             };
-            if count(change, id, *host)? {
+            if count(change, id, on)? {
                 change.execute(
                     "UPDATE annotations SET hosts = hosts + 1 WHERE id = ?1",
                     params![id],
                 )?;
             }
+            // A rollout ends with its last host, which is close to those before it.
+            change.execute(
+                "UPDATE annotations SET ended = ?2 WHERE id = ?1 AND ?2 > ended \
+                 AND ?2 - begun >= ?3 AND ?2 - max(begun, ended) <= ?4",
+                params![id, start, ROLLOUT_NS_MIN, ROLLOUT_GAP_NS],
+            )?;
             // A host that reports later may have been the first: its windows had waited.
             change.execute(
                 "UPDATE annotations SET begun = ?2 WHERE id = ?1 AND begun > ?2 AND begun - ?2 <= ?3",
@@ -351,12 +391,97 @@ fn write(change: &Transaction<'_>, note: &Note, now: i64) -> rusqlite::Result<Op
 }
 
 /// True when the host was not counted before.
-fn count(change: &Transaction<'_>, annotation: i64, host: i64) -> rusqlite::Result<bool> {
+fn count(change: &Transaction<'_>, annotation: i64, on: &SeenOn) -> rusqlite::Result<bool> {
+    let origin = on.origin();
     let added = change.execute(
-        "INSERT OR IGNORE INTO counted VALUES (?1, ?2)",
-        params![annotation, host],
+        "INSERT OR IGNORE INTO counted VALUES (?1, ?2, ?3)",
+        params![annotation, on.host, origin],
     )?;
+    if added > 0 {
+        let labels = serde_json::to_string(&*on.labels).unwrap_or_default();
+        change.execute(
+            "INSERT OR IGNORE INTO origins VALUES (?1, ?2)",
+            params![origin, labels],
+        )?;
+    }
     Ok(added > 0)
+}
+
+/// An annotation as somebody sees it.
+pub(super) struct Seen {
+    /// It, with the hosts of the scope.
+    pub annotation: Annotation,
+    /// It was also seen on hosts outside the scope.
+    pub is_part: bool,
+}
+
+/// Hosts of deployments, as far as a scope sees them.
+struct Hosts<'d> {
+    database: &'d Connection,
+    scope: Option<&'d Scope>,
+    /// Labels by origin, read once.
+    known: HashMap<i64, Rc<BTreeMap<String, String>>>,
+}
+
+impl<'d> Hosts<'d> {
+    fn of(database: &'d Connection, scope: Option<&'d Scope>) -> Hosts<'d> {
+        Hosts {
+            database,
+            scope,
+            known: HashMap::new(),
+        }
+    }
+
+    /// The annotation with its hosts; `None`: the scope does not see it.
+    fn seen(&mut self, mut annotation: Annotation) -> rusqlite::Result<Option<Seen>> {
+        let is_own = is_seen_on(self.scope, &annotation, &BTreeMap::new());
+        if annotation.hosts == 0 {
+            let is_part = false;
+            return Ok(is_own.then_some(Seen {
+                annotation,
+                is_part,
+            }));
+        }
+        let all = annotation.hosts;
+        let (mut names, mut seen) = (Vec::new(), 0);
+        let mut asked = self.database.prepare_cached(
+            "SELECT origin, labels FROM counted JOIN origins ON origins.id = origin \
+             WHERE annotation = ?1",
+        )?;
+        let mut rows = asked.query(params![annotation.id.cast_signed()])?;
+        while let Some(row) = rows.next()? {
+            let origin: i64 = row.get(0)?;
+            let labels = match self.known.get(&origin) {
+                Some(labels) => Rc::clone(labels),
+                None => {
+                    let labels = Rc::new(labels_of(row.get_ref(1)?.as_str()?));
+                    self.known.insert(origin, Rc::clone(&labels));
+                    labels
+                }
+            };
+            if is_own || is_seen_on(self.scope, &annotation, &labels) {
+                seen += 1;
+                names.extend(labels.get(key::HOST).cloned());
+            }
+        }
+        if !is_own && seen == 0 {
+            return Ok(None);
+        }
+        names.sort_unstable();
+        names.truncate(HOST_NAMES_MAX);
+        annotation.host_names = names;
+        if !is_own {
+            annotation.hosts = seen;
+        }
+        Ok(Some(Seen {
+            annotation,
+            is_part: !is_own && seen < all,
+        }))
+    }
+}
+
+fn labels_of(text: &str) -> BTreeMap<String, String> {
+    serde_json::from_str(text).unwrap_or_default()
 }
 
 fn insert(change: &Transaction<'_>, new: &Annotation) -> rusqlite::Result<i64> {
@@ -386,7 +511,7 @@ fn labels_text(of: &Annotation) -> String {
 
 fn read(row: &Row<'_>) -> rusqlite::Result<Annotation> {
     let labels: String = row.get(6)?;
-    let labels: BTreeMap<String, String> = serde_json::from_str(&labels).unwrap_or_default();
+    let labels = labels_of(&labels);
     let hosts: i64 = row.get(8)?;
     Ok(Annotation {
         id: row.get::<_, i64>(0)?.unsigned_abs(),
@@ -399,5 +524,6 @@ fn read(row: &Row<'_>) -> rusqlite::Result<Annotation> {
         by: row.get(7)?,
         hosts: hosts.unsigned_abs(),
         added_unix_ns: row.get(9)?,
+        host_names: Vec::new(),
     })
 }

@@ -9,6 +9,7 @@ use crate::access::{Caller, Scope};
 use hyper::Uri;
 use profile::text::is_hostile;
 use proto::collector::Annotation;
+use std::collections::BTreeMap;
 use tonic::Status;
 
 /// The annotation as it is to be kept, by `caller` at `now`.
@@ -87,6 +88,7 @@ pub(super) fn checked(
         by: caller.name.clone(),
         hosts: 0,
         added_unix_ns: now,
+        host_names: Vec::new(),
     })
 }
 
@@ -142,7 +144,20 @@ fn check_url(url: &str) -> Result<(), Status> {
 
 /// Whether who has this scope may see an annotation: it has to have labels that are in it.
 pub(super) fn is_seen(scope: Option<&Scope>, annotation: &Annotation) -> bool {
-    let value = |label: &str| annotation.labels.get(label).map_or("", String::as_str);
+    is_seen_on(scope, annotation, &BTreeMap::new())
+}
+
+/// The same of a deployment on a host with these labels. What says which service it was goes before
+/// what the host says of itself.
+pub(super) fn is_seen_on(
+    scope: Option<&Scope>,
+    annotation: &Annotation,
+    host: &BTreeMap<String, String>,
+) -> bool {
+    let value = |label: &str| {
+        let own = annotation.labels.get(label);
+        own.or_else(|| host.get(label)).map_or("", String::as_str)
+    };
     scope.is_none_or(|scope| {
         let mut matchers = scope.selector.matchers().iter();
         matchers.all(|matcher| matcher.matches(value(matcher.label())))

@@ -1,19 +1,24 @@
-//! Detects deployments in the data of agents: a service with an image or a version that it never
-//! had, a host with another agent version.
+//! Detects deployments in the data of agents: a service with an image, a version or a build of its
+//! program that it never had, a host with another agent version.
 //!
 //! A service is identified by the label `service`, by the repository of its image with its
 //! namespace, or by its unit, whichever exists, because in many fleets a container has another name
 //! after each start. What a service runs in its first minutes is not a deployment. Versions are
 //! remembered as hashes, in memory and in the database (`book.rs`), so that a start reports nothing
 //! that was there before. Nothing here blocks: changes wait to be written.
+//!
+//! Builds come with the facts of a host (`HostFacts.programs`), because frames with names have none.
+//! Each program is told apart by its base name: the directory of many has the version in it.
 
 use super::limits::{
     COUNTED_MAX, COUNTING_NS, DEPLOYS_PER_HOUR_MAX, HOSTS_MAX, LABEL_VALUE_BYTES_MAX, LEARN_NS,
-    SAME_NS, SERVICES_MAX, VALUES_MAX, WAITING_MAX,
+    SAME_NS, SERVICES_MAX, SINCE_NS_MAX, VALUES_MAX, WAITING_MAX,
 };
-use crate::store::{LabelSet, NewWindow};
+use crate::ingest::Program;
+use crate::store::{HostFacts, LabelSet, NewWindow, is_host_label};
 use profile::key;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::collections::{BTreeMap, HashMap, HashSet, VecDeque};
+use std::sync::Arc;
 
 /// Nanoseconds of an hour.
 const HOUR_NS: i64 = 3600 * 1_000_000_000;
@@ -24,6 +29,22 @@ const SAID_BYTES_MAX: usize = 200;
 /// The label that names a service, and that of hosts that names what they run.
 const SERVICE: &str = "service";
 const VERSION: &str = "version";
+
+/// Names of what is said of programs, among the labels of a deployment.
+const BUILD_ID: &str = "build_id";
+const MODULE: &str = "module";
+
+/// Digits of a build id in a text.
+const BUILD_DIGITS: usize = 12;
+
+/// A host that a deployment was seen on, as it called itself then.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SeenOn {
+    /// Hash of its id.
+    pub host: i64,
+    /// Its labels, the name among them.
+    pub labels: Arc<BTreeMap<String, String>>,
+}
 
 /// Something to be written.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +61,7 @@ pub(super) enum Note {
         service: i64,
         value: i64,
         said: String,
-        host: i64,
+        on: SeenOn,
         start: i64,
         text: String,
         labels: Vec<(String, String)>,
@@ -49,7 +70,7 @@ pub(super) enum Note {
     Also {
         service: i64,
         value: i64,
-        host: i64,
+        on: SeenOn,
         start: i64,
     },
     /// The agent of a host has this version.
@@ -89,7 +110,9 @@ pub(super) struct KnownValue {
 
 #[derive(Debug, Default)]
 struct Service {
+    /// When it was seen first, and the start of the earliest time that it was seen in.
     first: i64,
+    since: i64,
     /// When any value was seen last.
     last: i64,
     values: HashMap<i64, Value>,
@@ -149,7 +172,7 @@ struct Sight<'w> {
     /// Which label it is: hash of the label's name.
     label: i64,
     value: i64,
-    host: i64,
+    on: SeenOn,
     start: i64,
     /// It changed, as is known otherwise: there is nothing to learn.
     changed: bool,
@@ -174,7 +197,10 @@ pub(super) struct WindowSight<'w> {
 pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
     // Processes of a service say the same, and replicas on a host, too.
     let (mut seen, mut said) = (HashSet::new(), HashSet::new());
-    let host = hash(&[&window.origin.host.host_id]);
+    let on = SeenOn {
+        host: hash(&[&window.origin.host.host_id]),
+        labels: Arc::new(host_labels(window)),
+    };
     let start = window.range.start_unix_ns.min(now);
     let mut sights = Vec::new();
     for set in &window.label_sets {
@@ -192,7 +218,7 @@ pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
                     identity,
                     label,
                     value,
-                    host,
+                    on: on.clone(),
                     start,
                     changed: false,
                     said: short(claim.name, claim.value),
@@ -204,6 +230,16 @@ pub(super) fn sights(window: &NewWindow, now: i64) -> Vec<WindowSight<'_>> {
     sights
 }
 
+/// Labels of the host that a window is of.
+fn host_labels(window: &NewWindow) -> BTreeMap<String, String> {
+    let set = window.label_sets.first();
+    let pairs = set.into_iter().flat_map(LabelSet::iter);
+    pairs
+        .filter(|(name, _)| is_host_label(name))
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
 impl Deploys {
     /// Creates it with earlier knowledge.
     pub fn new(known: Known) -> Deploys {
@@ -211,6 +247,7 @@ impl Deploys {
         for one in known.values {
             let service = deploys.services.entry(one.service).or_insert(Service {
                 first: one.first,
+                since: one.first,
                 ..Service::default()
             });
             service.last = service.last.max(one.first);
@@ -246,11 +283,13 @@ impl Deploys {
     }
 
     /// Looks at the version of a host's agent.
-    pub fn agent(&mut self, host_id: &str, version: &str, now: i64) {
+    pub fn agent(&mut self, host_id: &str, facts: &HostFacts, now: i64) {
+        let version = facts.agent_version.as_str();
         if version.is_empty() {
             return;
         }
-        let (host, value) = (hash(&[host_id]), hash(&[version]));
+        let on = SeenOn::of(host_id, facts);
+        let (host, value) = (on.host, hash(&[version]));
         if let Some(agent) = self.agents.get_mut(&host) {
             agent.last = now;
             if agent.version == value {
@@ -285,7 +324,7 @@ impl Deploys {
             identity: hash(&["agent"]),
             label: hash(&["agent_version"]),
             value,
-            host,
+            on,
             start: now,
             changed: true,
             said: &said,
@@ -294,6 +333,36 @@ impl Deploys {
             let labels = vec![("agent_version".to_owned(), said.to_owned())];
             (format!("fleetprofd {said} (was {was})"), labels)
         });
+    }
+
+    /// Looks at the builds of programs that a host reports.
+    pub fn programs(&mut self, host_id: &str, facts: &HostFacts, programs: &[Program], now: i64) {
+        if programs.is_empty() {
+            return;
+        }
+        let on = SeenOn::of(host_id, facts);
+        for program in programs {
+            let of_host = facts.labels.iter();
+            let of_host = of_host.map(|(name, value)| (name.clone(), value.clone()));
+            let set = LabelSet::new(program.labels.iter().cloned().chain(of_host));
+            let Some(identity) = identity(&set, BUILD_ID) else {
+                continue;
+            };
+            let module = unversioned(&program.module);
+            let said = cut(&program.build_id, BUILD_DIGITS);
+            let sight = Sight {
+                identity,
+                label: hash(&[BUILD_ID, module]),
+                value: hash(&[&program.build_id]),
+                on: on.clone(),
+                start: (program.since_unix_ns.min(now)).max(now.saturating_sub(SINCE_NS_MAX)),
+                changed: false,
+                said,
+            };
+            self.see(&sight, now, |before, said| {
+                told_of_build(&set, (module, &program.build_id), before, said)
+            });
+        }
     }
 
     /// What has to be written, and what was not announced. It counts as being written until
@@ -351,23 +420,24 @@ impl Deploys {
         let service = combined(sight.identity, sight.label);
         if let Some(known) = self.services.get_mut(&service) {
             known.last = now;
+            known.since = known.since.min(sight.start);
             if let Some(value) = known.values.get_mut(&sight.value) {
                 value.last = now;
                 let counts = value.told > now.saturating_sub(COUNTING_NS);
                 let again = sight.changed && !counts;
-                if counts && !value.hosts.contains(&sight.host) {
+                if counts && !value.hosts.contains(&sight.on.host) {
                     if self.waiting.len() + self.writing >= WAITING_MAX
                         || self.counted >= COUNTED_MAX
                     {
                         self.untold.dropped += 1;
                         return;
                     }
-                    value.hosts.insert(sight.host);
+                    value.hosts.insert(sight.on.host);
                     self.counted += 1;
                     self.waiting.push(Note::Also {
                         service,
                         value: sight.value,
-                        host: sight.host,
+                        on: sight.on.clone(),
                         start: sight.start,
                     });
                 }
@@ -385,10 +455,14 @@ impl Deploys {
         let is_new = !self.services.contains_key(&service);
         let known = self.services.entry(service).or_insert(Service {
             first: now,
+            since: sight.start,
             ..Service::default()
         });
         known.last = now;
-        let learning = !sight.changed && (is_new || now.saturating_sub(known.first) < LEARN_NS);
+        // Windows that waited bring the past of a service in a moment: their own time counts too.
+        let learning = now.saturating_sub(known.first) < LEARN_NS
+            && sight.start.saturating_sub(known.since) < LEARN_NS;
+        let learning = !sight.changed && (is_new || learning);
         let before = std::mem::replace(&mut known.latest, sight.said.to_owned());
         let is_told = !learning && self.may_tell(sight, now);
         let mut value = Value {
@@ -398,14 +472,14 @@ impl Deploys {
         };
         if is_told {
             value.told = now;
-            value.hosts.insert(sight.host);
+            value.hosts.insert(sight.on.host);
             self.counted += 1;
             let (text, labels) = text(&before, sight.said);
             self.waiting.push(Note::Deploy {
                 service,
                 value: sight.value,
                 said: sight.said.to_owned(),
-                host: sight.host,
+                on: sight.on.clone(),
                 start: sight.start,
                 text,
                 labels,
@@ -546,38 +620,98 @@ fn short<'v>(name: &str, value: &'v str) -> &'v str {
 
 /// The text and the labels of a deployment.
 fn told(claim: &Claim<'_>, before: &str, said: &str) -> (String, Vec<(String, String)>) {
-    let set = claim.set;
+    let what = if claim.name == key::IMAGE {
+        "image"
+    } else {
+        "version"
+    };
+    let (name, places) = service(claim.set, claim.name);
+    let all = places.into_iter().chain([(claim.name, claim.value)]);
+    (
+        format!("{name}: {what} {said}{}", was(before)),
+        bounded(all),
+    )
+}
+
+/// The same of the build of a program.
+fn told_of_build(
+    set: &LabelSet,
+    (module, build_id): (&str, &str),
+    before: &str,
+    said: &str,
+) -> (String, Vec<(String, String)>) {
+    let (name, places) = service(set, BUILD_ID);
+    let module = cut(module, SAID_BYTES_MAX);
+    let all = places.into_iter();
+    let all = all.chain([(MODULE, module), (BUILD_ID, build_id)]);
+    (
+        format!("{name}: build {said} of {module}{}", was(before)),
+        bounded(all),
+    )
+}
+
+/// How the service of a label set is called, and the labels that say which it is. `label`: the one
+/// whose value changed.
+fn service<'s>(set: &'s LabelSet, label: &str) -> (&'s str, Vec<(&'s str, &'s str)>) {
     let repository = repository(set.get(key::IMAGE));
     let mut names = vec![set.get(SERVICE)];
     let mut places = vec![SERVICE];
-    if claim.name != VERSION {
+    if label != VERSION {
         names.extend([repository, set.get(key::UNIT)]);
         places.push(key::NAMESPACE);
         // The unit of a container is its own.
         places.extend(repository.is_empty().then_some(key::UNIT));
     }
     let name = names.into_iter().find(|name| !name.is_empty());
-    let name = cut(name.unwrap_or("hosts"), SAID_BYTES_MAX);
-    let what = if claim.name == key::IMAGE {
-        "image"
-    } else {
-        "version"
-    };
-    let was = match before {
+    let places = places.into_iter().map(|place| (place, set.get(place)));
+    (
+        cut(name.unwrap_or("hosts"), SAID_BYTES_MAX),
+        places.collect(),
+    )
+}
+
+fn was(before: &str) -> String {
+    match before {
         "" => String::new(),
         before => format!(" (was {before})"),
+    }
+}
+
+fn bounded<'a>(labels: impl Iterator<Item = (&'a str, &'a str)>) -> Vec<(String, String)> {
+    let there = labels.filter(|(_, value)| !value.is_empty());
+    let own = |(name, value): (&str, &str)| {
+        let value = cut(value, LABEL_VALUE_BYTES_MAX);
+        (name.to_owned(), value.to_owned())
     };
-    let places = places.into_iter().map(|place| (place, set.get(place)));
-    let all = places.chain([(claim.name, claim.value)]);
-    let labels = all
-        .filter(|(_, value)| !value.is_empty())
-        .map(|(name, value)| {
-            (
-                name.to_owned(),
-                cut(value, LABEL_VALUE_BYTES_MAX).to_owned(),
-            )
-        });
-    (format!("{name}: {what} {said}{was}"), labels.collect())
+    there.map(own).collect()
+}
+
+/// The base name of a library without its version: `libapi.so` of `libapi.so.1.2`.
+fn unversioned(module: &str) -> &str {
+    match module.find(".so.") {
+        Some(at) => &module[..at + ".so".len()],
+        None => module,
+    }
+}
+
+impl SeenOn {
+    fn of(host_id: &str, facts: &HostFacts) -> SeenOn {
+        let mut labels = facts.labels.clone();
+        labels.insert(key::HOST.to_owned(), facts.hostname.clone());
+        SeenOn {
+            host: hash(&[host_id]),
+            labels: Arc::new(labels),
+        }
+    }
+
+    /// Which host it is, with these labels.
+    pub fn origin(&self) -> i64 {
+        let labels = self.labels.iter();
+        let texts: Vec<&str> = labels
+            .flat_map(|(name, value)| [&**name, &**value])
+            .collect();
+        combined(self.host, hash(&texts))
+    }
 }
 
 fn cut(text: &str, bytes_max: usize) -> &str {

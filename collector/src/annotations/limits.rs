@@ -72,5 +72,24 @@ pub const HOSTS_MAX: usize = 20_000;
 /// Most hosts counted, over all deploys.
 pub const COUNTED_MAX: usize = 200_000;
 
+/// Most hosts of deploys that are kept, over all of them: at the limit those of the oldest deploys
+/// go first, and scopes of hosts do not see these any more.
+pub const KEPT_HOSTS_MAX: i64 = 200_000;
+
+/// Most names of hosts in an annotation that is listed.
+pub const HOST_NAMES_MAX: usize = 50;
+
+/// A host that gets a version this long after the host before it is no part of the same rollout any
+/// more: it does not move the end of the deployment. Unit: nanoseconds.
+pub const ROLLOUT_GAP_NS: i64 = 1800 * 1_000_000_000;
+
+/// A deployment that took less has no end: hosts start their windows within this time. Unit:
+/// nanoseconds.
+pub const ROLLOUT_NS_MIN: i64 = 60 * 1_000_000_000;
+
+/// A program is never said to run for longer than this: what is older was no deployment of now.
+/// Unit: nanoseconds.
+pub const SINCE_NS_MAX: i64 = 7 * 86_400 * 1_000_000_000;
+
 /// Most that waits to be written. Nothing is remembered beyond it until there is room.
 pub const WAITING_MAX: usize = 4096;

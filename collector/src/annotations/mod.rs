@@ -12,7 +12,7 @@ pub mod limits;
 mod service;
 
 use crate::audit::{Audit, Event};
-use crate::ingest::{Watch, stopped};
+use crate::ingest::{Program, Watch, stopped};
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey, NewWindow};
 use crate::sync::lock;
@@ -240,10 +240,11 @@ impl Inner {
 }
 
 impl Watch for Annotations {
-    fn host(&self, host: &HostKey, facts: &HostFacts) {
+    fn host(&self, host: &HostKey, facts: &HostFacts, programs: &[Program]) {
         let now = self.0.clock.now_unix_ns();
         if let Some(mut deploys) = self.0.deploys() {
-            deploys.agent(&host.host_id, &facts.agent_version, now);
+            deploys.agent(&host.host_id, facts, now);
+            deploys.programs(&host.host_id, facts, programs, now);
         }
     }
 

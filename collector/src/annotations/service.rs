@@ -1,6 +1,6 @@
 //! The calls: Add, List and Delete.
 
-use super::check::{checked, is_seen};
+use super::check::checked;
 use super::limits::{ANNOTATIONS_MAX, LIST_BYTES_MAX, LIST_DEFAULT};
 use super::{Annotations, DEPLOY, Inner, NOTE};
 use crate::access::Caller;
@@ -76,9 +76,8 @@ impl Annotations {
                 (range.start_unix_ns, end)
             });
             let (mut annotations, mut left_out, mut bytes) = (Vec::new(), 0, 0);
-            book.each(range, |annotation| {
-                let is_asked = asked.kind.is_empty() || asked.kind == annotation.kind;
-                if !is_asked || !is_seen(caller.scope.as_ref(), &annotation) {
+            book.each(range, caller.scope.as_ref(), |annotation| {
+                if !asked.kind.is_empty() && asked.kind != annotation.kind {
                     return;
                 }
                 bytes += annotation.encoded_len() + 8;
@@ -99,9 +98,16 @@ impl Annotations {
     async fn delete_one(&self, caller: &Caller, peer: String, id: u64) -> Result<(), Status> {
         self.0.open().await?;
         let none = || Status::not_found(format!("there is no annotation {id}"));
-        let found = self.blocking(move |_, book| book.find(id)).await?;
-        let found = found.filter(|found| is_seen(caller.scope.as_ref(), found));
-        let found = found.ok_or_else(none)?;
+        let scope = caller.scope.clone();
+        let found = self.blocking(move |_, book| book.find(id, scope.as_ref()));
+        let found = found.await?.ok_or_else(none)?;
+        if found.is_part {
+            return Err(Status::permission_denied(format!(
+                "failed to delete annotation {id}: the deployment was also seen on hosts outside \
+                 the scope of your login"
+            )));
+        }
+        let found = found.annotation;
         let event = caller
             .event(peer, "annotation-delete")
             .with("annotation", id);

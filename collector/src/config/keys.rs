@@ -701,7 +701,7 @@ pub const KEYS: &[Key<Config>] = &[
         kind: Kind::Bool,
         unit: "",
         reload: Reload::Restart,
-        doc: "Find deploys: an agent that changes its version, or a service with a new image or \
+        doc: "Find deploys: an agent that changes its version, or a service with a new image, build or \
             version. The collector adds one annotation for all hosts together.",
         get: |c| Value::Bool(c.annotations.find_deploys),
         put: |c, v| put_bool(&mut c.annotations.find_deploys, &v),

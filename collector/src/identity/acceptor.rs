@@ -155,7 +155,7 @@ async fn shake(
         None => None,
         Some(chain) => Some(fleet.claim(chain).map_err(|why| {
             metrics.outside_unnamed.inc();
-            tell(fleet, &tcp, &why);
+            tell(fleet, &tcp, &why, audit);
             io::Error::other(why)
         })?),
     };
@@ -175,12 +175,13 @@ async fn shake(
                         _ => metrics.outside_taken.inc(),
                     };
                     let why = with_causes(&refused);
-                    tell(fleet, &tcp, &why);
+                    tell(fleet, &tcp, &why, audit);
                     io::Error::other(why)
                 })?,
             };
             if member.is_none() {
                 metrics.outside_removed.inc();
+                tell(fleet, &tcp, "the host was removed from the fleet", audit);
             }
             (member, ends)
         }
@@ -257,9 +258,12 @@ async fn admit(
     Ok(admitted)
 }
 
-/// Logs why a host with a good certificate is not let in, now and then.
-fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str) {
+/// Logs why a host with a good certificate is not let in, and puts it on record, now and then.
+fn tell(fleet: &Fleet, tcp: &TcpConnectInfo, why: &str, audit: &Audit) {
     if fleet.outside.as_ref().is_some_and(Outside::tells) {
+        let address = tcp.remote_addr().map(|address| address.to_string());
+        let event = Event::by("", address.unwrap_or_default(), "join");
+        audit.note(event.ended(&format!("failed: {why}")));
         tracing::warn!(
             address = ?tcp.remote_addr(),
             why,

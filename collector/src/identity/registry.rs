@@ -355,6 +355,11 @@ impl Registry {
         let expires = now.saturating_add(lifetime);
         let mut database = lock(&self.database);
         let change = database.transaction()?;
+        // After every removal so far, in the same second and when the clock was set back too: the
+        // order of the two decides who may come back.
+        let removed: Option<i64> =
+            change.query_row("SELECT max(removed) FROM members", [], |row| row.get(0))?;
+        let made = removed.map_or(now, |removed| now.max(removed.saturating_add(1)));
         change.execute(
             "INSERT INTO invitations VALUES (?1, ?2, ?3, ?4, ?5, ?6, ?7, 0, ?8)",
             params![
@@ -362,7 +367,7 @@ impl Registry {
                 hashed(&credential),
                 invitation.name,
                 text_of(&invitation.labels),
-                now,
+                made,
                 expires,
                 hosts_max,
                 invitation.replaces
@@ -547,7 +552,7 @@ impl Registry {
                 params![named.name],
                 |row| row.get(0),
             )?;
-            if invited.is_none_or(|made| made < removed) {
+            if invited.is_none_or(|made| made <= removed) {
                 return Ok(None);
             }
         }
@@ -713,7 +718,7 @@ fn check_not_removed(
         |row| row.get(0),
     )?;
     match removed {
-        Some(removed) if removed > made => Err(Refused::Taken(
+        Some(removed) if removed >= made => Err(Refused::Taken(
             "this host was removed from the fleet after the invitation was made; invite it again"
                 .to_owned(),
         )),

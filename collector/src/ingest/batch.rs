@@ -255,6 +255,7 @@ fn take(pending: &mut Pending) -> NewWindow {
         label_sets: Vec::new(),
         rows: Vec::new(),
         accounts: Vec::new(),
+        pressure: None,
         dropped_before: None,
         stream: None,
     };

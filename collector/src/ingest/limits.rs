@@ -187,6 +187,12 @@ impl Default for Timeouts {
     }
 }
 
+/// Most programs that are taken from a host at a time. Agents report as many.
+pub const PROGRAMS_MAX: usize = 128;
+
+/// Labels of a program: those that name its service.
+pub const PROGRAM_LABELS_MAX: usize = 8;
+
 #[cfg(test)]
 mod tests {
     use super::dictionary_stacks;

@@ -41,10 +41,23 @@ pub struct IngestOptions {
     pub timeouts: limits::Timeouts,
 }
 
+/// A program of a service on a host, within the bounds of labels and facts.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Program {
+    /// The service, by labels of samples.
+    pub labels: Vec<(String, String)>,
+    /// Base name of its file.
+    pub module: String,
+    /// See [`profile::is_build_id`].
+    pub build_id: String,
+    /// Start of the first window with samples of it.
+    pub since_unix_ns: i64,
+}
+
 /// Is informed of what agents send. Streams call it, so it must not block.
 pub trait Watch: Send + Sync {
     /// A host has connected, or says something new of itself.
-    fn host(&self, host: &HostKey, facts: &HostFacts);
+    fn host(&self, host: &HostKey, facts: &HostFacts, programs: &[Program]);
     /// A window is in the store.
     fn stored(&self, window: &NewWindow);
 }

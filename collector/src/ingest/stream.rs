@@ -14,7 +14,7 @@ use super::limits::{
     DEFINITIONS_BYTES_MAX, MESSAGE_BYTES_MAX, NEEDS_PER_WINDOW_MAX, Timeouts, WINDOWS_IN_FLIGHT,
     dictionary_stacks,
 };
-use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts};
+use super::window::{Cost, Decoded, Decoder, Fault, Pending, cost, host_facts, programs};
 use crate::identity::{self, Member};
 use crate::memory::Reservation;
 use crate::metrics::Metrics;
@@ -223,6 +223,7 @@ impl<'s> Session<'s> {
         };
         let mut facts = hello.facts.unwrap_or_default();
         identity::bind(member.as_ref(), &mut host.host_id, &mut facts).map_err(End::Cut)?;
+        let programs = programs(&mut facts, &ingest.metrics);
         let mut facts = host_facts(facts, &ingest.metrics);
         identity::assign(member.as_ref(), &mut facts.labels);
         let ahead = hello.now_unix_ns.saturating_sub(ingest.clock.now_unix_ns());
@@ -230,7 +231,7 @@ impl<'s> Session<'s> {
         let assigned = assigned.unwrap_or_default();
         let decoder = Decoder::new(host.clone(), &facts, &assigned, ingest.metrics.clone());
         if let Some(watch) = ingest.watch.get() {
-            watch.host(&host, &facts);
+            watch.host(&host, &facts, &programs);
         }
         let guard = ingest.hosts.open(&host, facts, ahead);
         let (answer, answers) = mpsc::channel(WINDOWS_IN_FLIGHT as usize);
@@ -344,11 +345,12 @@ impl<'s> Session<'s> {
             Some(push_request::Body::Definitions(definitions)) => self.define(definitions).await,
             Some(push_request::Body::Facts(mut facts)) => {
                 identity::bind_facts(self.member.as_ref(), &mut facts);
+                let programs = programs(&mut facts, &self.ingest.metrics);
                 let mut facts = host_facts(facts, &self.ingest.metrics);
                 identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);
                 if let Some(watch) = self.ingest.watch.get() {
-                    watch.host(&self.host, &facts);
+                    watch.host(&self.host, &facts, &programs);
                 }
                 self.guard.facts(facts);
                 Ok(())

@@ -1,5 +1,6 @@
 //! Converts answers of the store to messages, within the size that clients accept.
 
+use super::compare::Behind;
 use super::spread::Certainty;
 use crate::ingest::{Hosts, Verdict};
 use crate::store::{DataQuality, HostFacts, HostRange, HostRecord, Step, TimeRange};
@@ -131,11 +132,12 @@ pub fn label_row(name: String, value: Value) -> wire::TopRow {
 }
 
 /// The samples on one side of a diff.
-pub fn sampled(total: Value, parts: usize) -> wire::Sampled {
+pub fn sampled(total: Value, behind: Behind) -> wire::Sampled {
     wire::Sampled {
         count: total.count,
         weight: total.weight,
-        parts: parts as u32,
+        parts: behind.parts as u32,
+        host_parts: behind.host_parts as u32,
     }
 }
 
@@ -208,5 +210,7 @@ fn facts(facts: HostFacts) -> wire::HostFacts {
         }),
         // What holds of it now is in the host's degradations.
         health: None,
+        // They are for detecting deployments alone.
+        programs: Vec::new(),
     }
 }

@@ -3,7 +3,7 @@
 use crate::store::{LabelSet, LabelTotals, SAMPLE_LABELS};
 use profile::{
     Coverage, Dictionary, LabelSetId, Ledger, LedgerBuilder, Profile, SampleKey, Selector,
-    StackEnd, StackId, Value,
+    StackEnd, StackId, Throttling, Value,
 };
 use std::collections::HashMap;
 
@@ -30,6 +30,7 @@ pub(crate) fn totals(profile: &Profile) -> Vec<LabelTotals> {
         lost,
         expected_ns: 0,
         estimated_ns: 0,
+        throttling: Throttling::default(),
     };
     sums.into_iter().map(row).collect()
 }
@@ -54,6 +55,7 @@ pub(super) fn ledger(totals: &[LabelTotals], accountable: bool) -> Ledger {
         }
         if accountable {
             builder.add_alone(&dict, labels, (row.expected_ns, row.estimated_ns), sum);
+            builder.add_throttling(&dict, labels, row.throttling);
         }
     }
     builder.finish()
@@ -84,6 +86,7 @@ mod tests {
             lost: value(lost),
             expected_ns,
             estimated_ns: 0,
+            throttling: Throttling::default(),
         }
     }
 
@@ -116,6 +119,26 @@ mod tests {
         ];
         assert_eq!(found, expected);
         assert_eq!(coverage(&ledger, 5, 1).taken_ns, 80);
+    }
+
+    #[test]
+    fn a_limit_is_of_its_own_cgroup_and_of_none_above() {
+        let throttling = Throttling {
+            ns: 90,
+            used_ns: 10,
+            limit_millicores: 200,
+        };
+        let held = LabelTotals {
+            throttling,
+            ..row("/a/b", 1, 0, 10)
+        };
+        let ledger = ledger(&[held, row("/a", 1, 0, 10)], true);
+        let found: Vec<_> = ledger.rows.iter().map(|row| row.throttling).collect();
+        assert_eq!(
+            found,
+            [Throttling::default(), Throttling::default(), throttling]
+        );
+        assert_eq!(throttling.share(), Some(0.9));
     }
 
     #[test]

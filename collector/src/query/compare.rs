@@ -1,39 +1,40 @@
-//! Compares two selections by function, and says how certain each change is.
+//! Compares two selections by function or module, and says how certain each change is.
 
-use super::spread::{self, Certainty, Parts};
+use super::spread::{self, Asked, Certainty, Parts, Spread};
 use super::{Failed, units};
 use crate::store::{DataQuality, Limits, QueryResult, StoreQueries, TimeRange};
 use profile::{CostBy, CostDiff, Costs, Query, Value};
 
 /// Comparison of two selections.
 pub(super) struct Compared {
-    /// By function.
+    /// By function or module.
     pub diff: CostDiff,
-    /// The verdict on each function of `diff`.
+    /// The verdict on each row of `diff`.
     pub verdicts: Vec<Certainty>,
-    /// Data quality of each side, and the number of parts behind its spread.
-    pub before: (DataQuality, usize),
+    /// Data quality of each side, and what is behind its spread.
+    pub before: (DataQuality, Behind),
     /// See `before`.
-    pub after: (DataQuality, usize),
+    pub after: (DataQuality, Behind),
+    /// True when most hosts of one side are not those of the other.
+    pub hosts_differ: bool,
 }
 
-/// One side of a diff.
-struct Side {
-    parts: Option<Parts>,
-    quality: DataQuality,
+/// What is behind a side's spread.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Behind {
+    /// Parts of its time.
+    pub parts: usize,
+    /// Groups of its hosts.
+    pub host_parts: usize,
 }
 
-impl Side {
-    /// A side with a spread that is not known yet.
-    fn new(quality: DataQuality) -> Side {
-        let parts = None;
-        Side { parts, quality }
-    }
-
-    /// What the answer says about it: its quality, and the number of parts behind its spread.
-    fn told(self) -> (DataQuality, usize) {
-        let parts = self.parts.as_ref().map_or(0, Parts::len);
-        (self.quality, parts)
+impl Behind {
+    fn of(spread: &Spread) -> Behind {
+        let len = |parts: &Option<Parts>| parts.as_ref().map_or(0, Parts::len);
+        Behind {
+            parts: len(&spread.time),
+            host_parts: len(&spread.hosts),
+        }
     }
 }
 
@@ -42,12 +43,12 @@ pub(super) fn compare(
     store: &dyn StoreQueries,
     ranges: [TimeRange; 2],
     queries: &[Query; 2],
+    by: CostBy,
     limits: &Limits,
 ) -> Result<Compared, Failed> {
     // It always asks for costs, never for profiles: what is cut off to make a profile fit is
     // charged to callers, and looks like a change.
     let ask = |side: usize, limits: &Limits| -> Result<(Costs, DataQuality), Failed> {
-        let by = CostBy::Function;
         let QueryResult { data, quality } =
             store.costs(ranges[side], &queries[side], by, limits)?;
         // Nobody knows what was lost: shares are of what was sampled.
@@ -62,20 +63,62 @@ pub(super) fn compare(
     let ((costs, before), (costs_after, after)) = (before, after);
     let diff = CostDiff::new(costs, costs_after);
     let mut bytes_left = limits.memory_bytes.saturating_sub(diff.heap_bytes());
-    let (mut before, mut after) = (Side::new(before), Side::new(after));
+    let asked = Asked { store, by, limits };
+    let mut spreads = [Spread::default(), Spread::default()];
+    let qualities = [&before, &after];
     let totals = [diff.totals.before, diff.totals.after];
-    let asked = [&mut before, &mut after].into_iter().zip(queries);
-    for ((side, query), total) in asked.zip(totals) {
-        let of = (side.quality.covered, side.quality.resolution.step_ns);
-        if total != Value::default() {
-            side.parts = Parts::read(store, of, query, limits, &mut bytes_left)?;
+    let both = totals.iter().all(|total| *total != Value::default());
+    for side in 0..2 {
+        let quality = qualities[side];
+        let of = (quality.covered, quality.resolution.step_ns);
+        if totals[side] != Value::default() {
+            spreads[side].time = Parts::of_time(&asked, of, &queries[side], &mut bytes_left)?;
         }
     }
-    let verdicts = spread::judge(&diff, before.parts.as_ref(), after.parts.as_ref());
+    let hosts = match both {
+        true => other_hosts(&asked, qualities, queries)?,
+        false => None,
+    };
+    let hosts_differ = hosts.is_some();
+    for (side, hosts) in hosts.into_iter().flatten().enumerate() {
+        spreads[side].hosts_count = hosts.len();
+        let of = (&queries[side], hosts.as_slice());
+        let range = qualities[side].covered;
+        spreads[side].hosts = Parts::of_hosts(&asked, range, of, &mut bytes_left)?;
+    }
+    let [was, is] = &spreads;
+    let verdicts = spread::judge(&diff, [was, is]);
+    let behind = [Behind::of(was), Behind::of(is)];
     Ok(Compared {
         diff,
         verdicts,
-        before: before.told(),
-        after: after.told(),
+        before: (before, behind[0]),
+        after: (after, behind[1]),
+        hosts_differ,
     })
+}
+
+/// The hosts of both sides, if fewer than half of those of the larger side are on both: those that
+/// came and went change little otherwise. None of a side with too many to tell apart.
+fn other_hosts(
+    asked: &Asked<'_>,
+    qualities: [&DataQuality; 2],
+    queries: &[Query; 2],
+) -> Result<Option<[Vec<String>; 2]>, Failed> {
+    let of = |side: usize| {
+        let range = qualities[side].covered;
+        spread::hosts_of(asked, range, &queries[side])
+    };
+    let [before, after] = match [of(0)?, of(1)?] {
+        [None, None] => return Ok(None),
+        known => known.map(Option::unwrap_or_default),
+    };
+    // Both are in order.
+    let common = after
+        .iter()
+        .filter(|host| before.binary_search(host).is_ok());
+    match common.count() * 2 >= before.len().max(after.len()) {
+        true => Ok(None),
+        false => Ok(Some([before, after])),
+    }
 }

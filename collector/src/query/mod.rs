@@ -9,6 +9,7 @@ mod answer;
 mod cgroups;
 mod chance;
 mod compare;
+mod filtered;
 mod held;
 mod overview;
 mod request;

@@ -18,7 +18,7 @@ const STEPS_DEFAULT: u64 = 300;
 pub const POINTS_MAX: u64 = 400_000;
 
 /// Lengths a step is chosen from. Unit: seconds.
-const STEPS_S: [u64; 18] = [
+pub const STEPS_S: [u64; 18] = [
     10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800,
     604_800, 2_419_200,
 ];

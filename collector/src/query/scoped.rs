@@ -440,6 +440,10 @@ impl StoreQueries for ScopedStore {
             let mut found = self
                 .store
                 .accounted(&selection, group_by, step_ns, &limits)?;
+            if !scope.is_of_hosts() {
+                // What a complete host waits for tells of others on it.
+                found.data.pressure.clear();
+            }
             self.finish(scope, &mut found, false, &limits)?;
             Ok(found)
         };

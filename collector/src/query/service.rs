@@ -3,8 +3,8 @@
 use super::compare::{Compared, compare};
 use super::request::{Selected, check, invalid, limit, step};
 use super::{
-    ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, profile_bytes, request,
-    resolved, units,
+    ANSWER_TIMEOUT, Ask, Failed, Queries, STALL_TIMEOUT, answer, cgroups, filtered, profile_bytes,
+    request, resolved, units,
 };
 use crate::access::Caller;
 use crate::ingest::without_text;
@@ -109,17 +109,32 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::SeriesResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let selected = Selected::new(asked.selection)?.without_filters("Series")?;
+        let selected = Selected::new(asked.selection)?;
         let group_by = labels(asked.group_by)?;
+        // Only stacks tell what frame filters take.
+        let by_stacks = match selected.filters.is_empty() {
+            true => None,
+            false => Some(selected.query(&group_by)?),
+        };
         let lines = limit(asked.limit, SERIES_LIMIT, LINES_MAX);
         let now = self.0.clock.now_unix_ns();
         let of_samples = |label: &String| SAMPLE_LABELS.contains(&label.as_str());
         let accounted = asked.accounted
+            && by_stacks.is_none()
             && cgroups::is_accountable(&selected.selector)
             && !group_by.iter().any(of_samples);
+        let nodes = match by_stacks {
+            Some(_) => self.0.options.nodes,
+            None => 0,
+        };
         let found = self
-            .run(&caller, Ask::Series, 0, lines, move |store, limits| {
+            .run(&caller, Ask::Series, nodes, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
+                if let Some(query) = by_stacks {
+                    let step = filtered::step(scope.range, asked.step_ns)?;
+                    scope.range = request::whole_steps(scope.range, step);
+                    return Ok(filtered::series(store, &scope, &query, step, limits)?);
+                }
                 let step = step(scope.range, asked.step_ns, lines)?;
                 // A part of a step would look like less.
                 scope.range = request::whole_steps(scope.range, step);
@@ -249,6 +264,16 @@ impl QueryService for Queries {
         let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
         let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
         let limit = limit(asked.limit, DIFF_LIMIT, ROWS_MAX);
+        let by = match asked.by.as_str() {
+            "" | "function" => CostBy::Function,
+            "module" => CostBy::Module,
+            _ => {
+                return Err(request::invalid(
+                    "failed to compare: rows are `function` or `module`; for the values of a label \
+                     call Overview",
+                ));
+            }
+        };
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
         let compared = self
@@ -260,15 +285,16 @@ impl QueryService for Queries {
                     verdicts,
                     before,
                     after,
-                } = compare(store, ranges, &queries, limits)?;
+                    hosts_differ,
+                } = compare(store, ranges, &queries, by, limits)?;
                 let left_out = diff.functions.len().saturating_sub(limit);
                 let functions = diff.functions.iter().zip(&verdicts).take(limit);
                 let rows = functions.map(|(row, verdict)| answer::diff_row(&diff, row, verdict));
                 let rows: Vec<_> = rows.collect();
-                Ok((rows, left_out, diff.totals, before, after))
+                Ok((rows, left_out, (diff.totals, hosts_differ), before, after))
             })
             .await?;
-        let (rows, left_out, totals, before, after) = compared;
+        let (rows, left_out, (totals, hosts_differ), before, after) = compared;
         let bytes = |row: &wire::DiffRow| row.name.len() + row.module.len() + 80;
         let (rows, too_long) = answer::fitting(rows, bytes);
         let quality = |quality| Some(answer::quality(quality, None, &self.0.hosts));
@@ -279,6 +305,7 @@ impl QueryService for Queries {
             after_sampled: Some(answer::sampled(totals.after, after.1)),
             before: quality(before.0),
             after: quality(after.0),
+            hosts_differ,
         }))
     }
 

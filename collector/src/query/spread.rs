@@ -10,16 +10,21 @@
 //! variance = n ÷ (n − 1) × Σ (wᵢ − share × Wᵢ)² ÷ (Σ Wᵢ)²
 //! ```
 //!
-//! It is never taken below the binomial one. A row is significant if its two-sided p-value, from
-//! Student's t with Welch's degrees of freedom, passes the procedure of Benjamini and Hochberg over
-//! all rows: of the marked rows, at most one in twenty is chance. A permanent difference between
-//! hosts is the same on both sides and adds no error; if the sides have different hosts, it is not
-//! detected here.
+//! It is never taken below the binomial one. A permanent difference between hosts is the same on
+//! both sides and adds no error, as long as both have the same hosts. If most are others, as with two
+//! versions or a canary and the rest, each side is cut into groups of hosts as well, and the larger
+//! of both variances counts. One host alone has no spread: it is taken to be as far from its peers
+//! as those of the other side are from each other.
+//!
+//! A row is significant if its two-sided p-value, from Student's t with Welch's degrees of freedom,
+//! passes the procedure of Benjamini and Hochberg over all rows: of the marked rows, at most one in
+//! twenty is chance.
 
 use super::chance::{discoveries, two_sided};
-use crate::store::{Limits, QueryResult, StoreError, StoreQueries, TimeRange};
-use profile::unit;
-use profile::{CostBy, CostDiff, FunctionChange, Query, TopSort};
+use crate::store::{Limits, QueryResult, Scope, StoreError, StoreQueries, TimeRange};
+use profile::{
+    CostBy, CostDiff, FunctionChange, LabelMatcher, Query, Selector, TopSort, key, unit,
+};
 use std::collections::HashMap;
 use std::collections::hash_map::Entry;
 use std::time::Instant;
@@ -31,15 +36,42 @@ const PARTS_MAX: u64 = 10;
 /// Parts from this length on are cut at multiples of it, so that rollups answer. Unit: nanoseconds.
 const MINUTE_NS: u64 = 60_000_000_000;
 
+/// Groups that the hosts of a side are cut into, at most: see [`PARTS_MAX`].
+const HOST_GROUPS_MAX: usize = 10;
+
+/// Most hosts of a side that are told apart. Their names make up the patterns of the groups.
+const HOSTS_MAX: usize = 2000;
+
 /// Rows marked by chance, of all that are marked.
 const FALSE_DISCOVERIES: f64 = 0.05;
 
-/// Costs of functions in each part of a side.
+/// Costs of functions, or modules, in each part of a side.
 pub(super) struct Parts {
     /// By part: all that was sampled.
     whole: Vec<f64>,
     /// By module and function: each part's own weight.
     own: HashMap<(String, String), Vec<f64>>,
+}
+
+/// How far a side spreads.
+#[derive(Default)]
+pub(super) struct Spread {
+    /// Over the parts of its time.
+    pub time: Option<Parts>,
+    /// Over groups of its hosts, where they are others than those of the other side.
+    pub hosts: Option<Parts>,
+    /// How many hosts these are.
+    pub hosts_count: usize,
+}
+
+/// What is asked for in parts.
+pub(super) struct Asked<'a> {
+    /// Who answers.
+    pub store: &'a dyn StoreQueries,
+    /// Functions or modules.
+    pub by: CostBy,
+    /// All of it may take half of the time that is left.
+    pub limits: &'a Limits,
 }
 
 /// A change and how sure it is.
@@ -82,39 +114,99 @@ fn cut(range: TimeRange, step_ns: u64) -> Vec<TimeRange> {
     parts
 }
 
+/// Names of the hosts that have what a query selects, in order; `None`: there are too many to tell
+/// apart, or no time is left for them.
+pub(super) fn hosts_of(
+    asked: &Asked<'_>,
+    range: TimeRange,
+    query: &Query,
+) -> Result<Option<Vec<String>>, StoreError> {
+    let scope = Scope {
+        range,
+        selector: query.selector().clone(),
+    };
+    let (store, limits) = (asked.store, asked.limits);
+    match store.label_values(&scope, key::HOST, "", HOSTS_MAX, limits) {
+        Ok((names, more)) => Ok((!more).then_some(names)),
+        Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => Err(StoreError::Cancelled),
+        Err(StoreError::Cancelled | StoreError::TooLarge(_)) => Ok(None),
+        Err(error) => Err(error),
+    }
+}
+
+/// The query, of each group of these hosts; none where there is nothing to tell apart.
+fn of_hosts(query: &Query, hosts: &[String]) -> Vec<Query> {
+    let groups = hosts.len().min(HOST_GROUPS_MAX);
+    let group = |at: usize| -> Option<Query> {
+        let names = hosts.iter().skip(at).step_by(groups).map(String::as_str);
+        let mut matchers = query.selector().matchers().to_vec();
+        matchers.push(LabelMatcher::one_of(key::HOST, names).ok()?);
+        let filters = query.frame_filters().to_vec();
+        Query::new(
+            Selector::new(matchers).ok()?,
+            filters,
+            query.group_by().clone(),
+        )
+        .ok()
+    };
+    let made: Option<Vec<Query>> = (0..groups).map(group).collect();
+    made.unwrap_or_default()
+}
+
 impl Parts {
-    /// Asks what functions cost in each part of `range`, of which the data has steps of `step_ns`.
-    /// `None` when it took too long or too much: the answer has the error of sampling then. It may
-    /// take half of the time that is left, and what it keeps is taken from `bytes_left`.
-    pub fn read(
-        store: &dyn StoreQueries,
+    /// Asks what a side cost in each part of `range`, of which the data has steps of `step_ns`.
+    pub fn of_time(
+        asked: &Asked<'_>,
         (range, step_ns): (TimeRange, u64),
         query: &Query,
-        limits: &Limits,
+        bytes_left: &mut usize,
+    ) -> Result<Option<Parts>, StoreError> {
+        let parts = cut(range, step_ns);
+        let parts: Vec<_> = parts.into_iter().map(|part| (part, query)).collect();
+        Parts::read(asked, &parts, bytes_left)
+    }
+
+    /// Asks what a side cost on each group of its hosts.
+    pub fn of_hosts(
+        asked: &Asked<'_>,
+        range: TimeRange,
+        (query, hosts): (&Query, &[String]),
+        bytes_left: &mut usize,
+    ) -> Result<Option<Parts>, StoreError> {
+        let groups = of_hosts(query, hosts);
+        let parts: Vec<_> = groups.iter().map(|group| (range, group)).collect();
+        Parts::read(asked, &parts, bytes_left)
+    }
+
+    /// `None` when it took too long or too much: the answer has the error of sampling then. What it
+    /// keeps is taken from `bytes_left`.
+    fn read(
+        asked: &Asked<'_>,
+        parts: &[(TimeRange, &Query)],
         bytes_left: &mut usize,
     ) -> Result<Option<Parts>, StoreError> {
         let now = Instant::now();
+        let deadline = asked.limits.deadline;
         let mut limits = Limits {
-            deadline: now + limits.deadline.saturating_duration_since(now) / 2,
-            ..limits.clone()
+            deadline: now + deadline.saturating_duration_since(now) / 2,
+            ..asked.limits.clone()
         };
-        let parts = cut(range, step_ns);
         let mut found = Parts {
             whole: vec![0.0; parts.len()],
             own: HashMap::new(),
         };
         let of_parts = parts.len() * size_of::<f64>();
-        for (at, part) in parts.iter().enumerate() {
+        for (at, (range, query)) in parts.iter().enumerate() {
             limits.memory_bytes = *bytes_left;
-            let QueryResult { data, quality } =
-                match store.costs(*part, query, CostBy::Function, &limits) {
-                    Ok(answer) => answer,
-                    Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {
-                        return Err(StoreError::Cancelled);
-                    }
-                    Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
-                    Err(error) => return Err(error),
-                };
+            let answer = asked.store.costs(*range, query, asked.by, &limits);
+            let QueryResult { data, quality } = match answer {
+                Ok(answer) => answer,
+                Err(StoreError::Cancelled) if limits.cancel.is_cancelled() => {
+                    return Err(StoreError::Cancelled);
+                }
+                Err(StoreError::Cancelled | StoreError::TooLarge(_)) => return Ok(None),
+                Err(error) => return Err(error),
+            };
             let costs = data.without_lost();
             // A heavy part may be in a coarser unit than its neighbours.
             let (_, by) = unit::base(&quality.unit);
@@ -166,28 +258,41 @@ impl Parts {
     }
 }
 
-/// Judges every function of a diff, in its order.
-pub(super) fn judge(
-    diff: &CostDiff,
-    before: Option<&Parts>,
-    after: Option<&Parts>,
-) -> Vec<Certainty> {
+/// Variance of a change, and its degrees of freedom, over the parts of both sides' time: that of one
+/// side alone says nothing of the change.
+fn over_time(row: &FunctionChange, sides: [&Spread; 2]) -> Option<(f64, f64)> {
+    let of = sides.map(|side| side.time.as_ref().and_then(|parts| parts.variance(row)));
+    let [Some(before), Some(after)] = of else {
+        return None;
+    };
+    Some((before.0 + after.0, welch([before, after])))
+}
+
+/// As [`over_time`], over the hosts of both sides, where these are others.
+fn over_hosts(row: &FunctionChange, sides: [&Spread; 2]) -> Option<(f64, f64)> {
+    let count = sides.map(|side| side.hosts_count.max(1) as f64);
+    let of = sides.map(|side| side.hosts.as_ref().and_then(|parts| parts.variance(row)));
+    // What hosts of one side differ by is taken for a side that has one.
+    let alone =
+        |(variance, freedom): (f64, f64), of: f64, one: f64| (variance * (1.0 + of / one), freedom);
+    match of {
+        [Some(before), Some(after)] => Some((before.0 + after.0, welch([before, after]))),
+        [Some(before), None] => Some(alone(before, count[0], count[1])),
+        [None, Some(after)] => Some(alone(after, count[1], count[0])),
+        [None, None] => None,
+    }
+}
+
+/// Judges every row of a diff, in its order.
+pub(super) fn judge(diff: &CostDiff, sides: [&Spread; 2]) -> Vec<Certainty> {
     let mut verdicts = Vec::with_capacity(diff.functions.len());
     let mut chances = Vec::with_capacity(diff.functions.len());
     for row in &diff.functions {
         let share = diff.share(row.own);
-        // The binomial variance is of both sides together: half of it stands for each.
-        let binomial = share.std_error.powi(2);
-        let spread = [before, after].map(|side| side.and_then(|parts| parts.variance(row)));
-        // That of one side alone says nothing of the change.
-        let variance = match spread {
-            [Some((before, _)), Some((after, _))] => before + after,
-            _ => 0.0,
-        };
-        let (variance, freedom) = match variance > binomial {
-            true => (variance, welch(&spread)),
-            false => (binomial, f64::INFINITY),
-        };
+        let binomial = (share.std_error.powi(2), f64::INFINITY);
+        let spreads = [over_time(row, sides), over_hosts(row, sides)];
+        let larger = |most: (f64, f64), of: (f64, f64)| if of.0 > most.0 { of } else { most };
+        let (variance, freedom) = spreads.into_iter().flatten().fold(binomial, larger);
         let std_error = variance.sqrt();
         verdicts.push(Certainty {
             std_error,
@@ -199,20 +304,17 @@ pub(super) fn judge(
         };
         chances.push(two_sided(t, freedom));
     }
-    for (verdict, is_one) in verdicts
-        .iter_mut()
-        .zip(discoveries(&chances, FALSE_DISCOVERIES))
-    {
+    let found = discoveries(&chances, FALSE_DISCOVERIES);
+    for (verdict, is_one) in verdicts.iter_mut().zip(found) {
         verdict.is_significant = is_one;
     }
     verdicts
 }
 
 /// Degrees of freedom of a sum of variances (Welch and Satterthwaite).
-fn welch(sides: &[Option<(f64, f64)>; 2]) -> f64 {
-    let known = sides.iter().flatten();
+fn welch(sides: [(f64, f64); 2]) -> f64 {
     let (mut sum, mut parts) = (0.0, 0.0);
-    for (variance, freedom) in known {
+    for (variance, freedom) in sides {
         sum += variance;
         parts += variance.powi(2) / freedom;
     }
@@ -301,9 +403,12 @@ mod tests {
         let (was, is) = (profile(&sums(before)), profile(&sums(after)));
         let costs = |profile| Costs::of(profile, CostBy::Function);
         let diff = CostDiff::new(costs(&was), costs(&is));
-        let (before, after) = (parts(before), parts(after));
-        let spread = judge(&diff, Some(&before), Some(&after));
-        let sampling = judge(&diff, None, None);
+        let of_time = |side| Spread {
+            time: Some(parts(side)),
+            ..Spread::default()
+        };
+        let spread = judge(&diff, [&of_time(before), &of_time(after)]);
+        let sampling = judge(&diff, [&Spread::default(), &Spread::default()]);
         let rows = diff.functions.iter().zip(spread.iter().zip(&sampling));
         let row = |(row, (spread, sampling)): (&FunctionChange, (&Certainty, &Certainty))| {
             assert!(spread.std_error >= sampling.std_error);
@@ -335,6 +440,66 @@ mod tests {
         let named = |name: &str, spread, sampling| (name.to_owned(), spread, sampling);
         assert_eq!(found[0], named("job", false, true));
         assert_eq!(found[1], named("leak", true, true));
+    }
+
+    /// Whether `read` moved for sure between these hosts and those, by their spread.
+    fn moved_on(before: &[(&str, &[u64])], after: &[(&str, &[u64])]) -> bool {
+        let (was, is) = (profile(&sums(before)), profile(&sums(after)));
+        let costs = |profile| Costs::of(profile, CostBy::Function);
+        let diff = CostDiff::new(costs(&was), costs(&is));
+        let of_hosts = |side: &[(&str, &[u64])]| Spread {
+            time: None,
+            hosts: Some(parts(side)),
+            hosts_count: side[0].1.len(),
+        };
+        let verdicts = judge(&diff, [&of_hosts(before), &of_hosts(after)]);
+        let mut rows = diff.functions.iter().zip(&verdicts);
+        let (_, verdict) = rows.find(|(row, _)| row.function == "read").expect("a row");
+        verdict.is_significant
+    }
+
+    #[test]
+    fn hosts_that_always_differ_are_no_change() {
+        // Shares of 10 to 30 %, whoever is on which side.
+        let before: &[(&str, &[u64])] = &[
+            ("read", &[10_000, 30_000, 12_000, 28_000]),
+            ("rest", &[90_000, 70_000, 88_000, 72_000]),
+        ];
+        let after: &[(&str, &[u64])] = &[
+            ("read", &[29_000, 11_000, 30_000, 26_000]),
+            ("rest", &[71_000, 89_000, 70_000, 74_000]),
+        ];
+        assert!(!moved_on(before, after));
+        // All of these hosts are beyond all of those.
+        let moved: &[(&str, &[u64])] = &[
+            ("read", &[60_000, 66_000, 62_000, 64_000]),
+            ("rest", &[40_000, 34_000, 38_000, 36_000]),
+        ];
+        assert!(moved_on(before, moved));
+    }
+
+    #[test]
+    fn one_host_is_judged_by_how_its_peers_differ() {
+        let peers: &[(&str, &[u64])] = &[
+            ("read", &[10_000, 30_000, 12_000, 28_000, 20_000]),
+            ("rest", &[90_000, 70_000, 88_000, 72_000, 80_000]),
+        ];
+        let usual: &[(&str, &[u64])] = &[("read", &[35_000]), ("rest", &[65_000])];
+        assert!(!moved_on(peers, usual));
+        let canary: &[(&str, &[u64])] = &[("read", &[80_000]), ("rest", &[20_000])];
+        assert!(moved_on(peers, canary));
+    }
+
+    #[test]
+    fn every_host_is_in_one_group() {
+        let hosts: Vec<String> = (0..23).map(|at| format!("web-{at}")).collect();
+        let groups = of_hosts(&Query::default(), &hosts);
+        assert_eq!(groups.len(), HOST_GROUPS_MAX);
+        for host in &hosts {
+            let takes = |query: &&Query| query.selector().matchers()[0].matches(host);
+            assert_eq!(groups.iter().filter(takes).count(), 1, "{host}");
+        }
+        assert_eq!(of_hosts(&Query::default(), &[]).len(), 0);
     }
 
     fn named<'s>(names: &'s [String], side: &'s [Vec<u64>]) -> Vec<(&'s str, &'s [u64])> {

@@ -136,6 +136,7 @@ mod tests {
             label_sets: Vec::new(),
             rows: Vec::new(),
             accounts: Vec::new(),
+            pressure: None,
             dropped_before: None,
             stream: None,
         }
@@ -176,6 +177,8 @@ mod tests {
             labels: 0,
             ns: 1,
             estimated_ns: 0,
+            throttled_ns: None,
+            limit_millicores: 0,
         }];
         check(odd, Some("label set"));
     }
@@ -202,6 +205,8 @@ mod tests {
                 labels,
                 ns,
                 estimated_ns: ns / 10,
+                throttled_ns: None,
+                limit_millicores: 0,
             })
             .collect();
         let below = accounted_below(&of);

@@ -27,8 +27,8 @@ pub use exact::Exact;
 pub use names::{Found, FrameNaming, Names};
 pub use queries::StoreQueries;
 pub use result::{
-    AccountedSeries, Cancel, DataQuality, GAPS_MAX, HostRange, LabelTotals, Limits, QueryResult,
-    Resolution, Scope, Series, Step, TimeSeries,
+    AccountedSeries, Cancel, DataQuality, GAPS_MAX, HostRange, LabelTotals, Limits, PressureSum,
+    QueryResult, Resolution, Scope, Series, Step, THROTTLED_MAX, ThrottledCgroup, TimeSeries,
 };
 pub use sink::WindowSink;
 pub(crate) use window::reserve;

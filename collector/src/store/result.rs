@@ -1,7 +1,7 @@
 //! The answers of a store, and their limits.
 
 use super::{Gap, HostKey, LabelSet, TimeRange};
-use profile::{Coverage, NamedLater, Quality, Selector, Value, key};
+use profile::{Coverage, NamedLater, Pressure, Quality, Selector, Throttling, Value, key};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -191,6 +191,64 @@ pub struct AccountedSeries {
     /// By name of each selected host with windows: the time of the windows that start in each step.
     /// Time of a line over it is a rate, also where some of the host's windows are missing.
     pub hosts: BTreeMap<String, Vec<u64>>,
+    /// By name of each of these hosts that says for how long its tasks waited: that by step.
+    pub pressure: BTreeMap<String, Vec<PressureSum>>,
+    /// Selected cgroups that their own CPU limits held back, the longest first; at most
+    /// [`THROTTLED_MAX`].
+    pub throttled: Vec<ThrottledCgroup>,
+    /// Those left out.
+    pub throttled_left_out: u64,
+    /// True if it is known of some selected cgroup whether it was held back.
+    pub throttling_known: bool,
+}
+
+/// Most cgroups of an answer that were held back: what people look at, and a bound on memory.
+pub const THROTTLED_MAX: usize = 200;
+
+/// A cgroup that its own CPU limit held back.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ThrottledCgroup {
+    /// All its labels, with those of the host.
+    pub labels: LabelSet,
+    /// All of it.
+    pub sum: Throttling,
+    /// For how long it was held back in each step. Unit: nanoseconds.
+    pub steps: Vec<u64>,
+}
+
+/// For how long tasks of hosts waited. Unit: nanoseconds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub struct PressureSum {
+    /// Time for which it is known.
+    pub covered_ns: u64,
+    /// See [`Pressure::cpu_ns`].
+    pub cpu_ns: u64,
+    /// See [`Pressure::memory_ns`].
+    pub memory_ns: u64,
+    /// See [`Pressure::io_ns`].
+    pub io_ns: u64,
+}
+
+impl PressureSum {
+    /// The pressure of a window that is so long.
+    pub fn of(pressure: Option<Pressure>, covered_ns: u64) -> PressureSum {
+        pressure.map_or(PressureSum::default(), |pressure| PressureSum {
+            covered_ns,
+            cpu_ns: pressure.cpu_ns,
+            memory_ns: pressure.memory_ns,
+            io_ns: pressure.io_ns,
+        })
+    }
+}
+
+impl std::ops::AddAssign for PressureSum {
+    fn add_assign(&mut self, other: PressureSum) {
+        let add = |sum: &mut u64, more| *sum = sum.saturating_add(more);
+        add(&mut self.covered_ns, other.covered_ns);
+        add(&mut self.cpu_ns, other.cpu_ns);
+        add(&mut self.memory_ns, other.memory_ns);
+        add(&mut self.io_ns, other.io_ns);
+    }
 }
 
 /// Totals of one label set, without stacks.
@@ -209,6 +267,10 @@ pub struct LabelTotals {
     pub expected_ns: i64,
     /// The part of it that was not measured. Unit: as `expected_ns`.
     pub estimated_ns: i64,
+    /// How the CPU limits of these cgroups held them back. What they used includes the cgroups
+    /// below them, so it is more than they used together where one of them is below another. Unit:
+    /// as `expected_ns`.
+    pub throttling: Throttling,
 }
 
 impl LabelTotals {

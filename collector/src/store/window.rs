@@ -3,7 +3,9 @@
 use super::MissingStacks;
 use crate::sync::lock;
 use hashbrown::{HashMap, HashSet};
-use profile::{ContentId, Dictionary, FrameId, Quality, Remap, StackEnd, StackId, Value};
+use profile::{
+    ContentId, Dictionary, FrameId, Pressure, Quality, Remap, StackEnd, StackId, Throttling, Value,
+};
 use proto::DefinedTables;
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -107,6 +109,18 @@ pub struct WindowAccount {
     pub ns: u64,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: u64,
+    /// For how long its own CPU limit held the cgroup back; `None` if that is not known. Unit:
+    /// nanoseconds.
+    pub throttled_ns: Option<u64>,
+    /// The limit that did; 0 if it did not, or is not known. Unit: thousandths of a core.
+    pub limit_millicores: u64,
+}
+
+impl WindowAccount {
+    /// How its limit held the cgroup back.
+    pub fn throttling(&self) -> Throttling {
+        Throttling::of(self.ns, self.throttled_ns, self.limit_millicores)
+    }
 }
 
 /// One window of one host, as it is pushed.
@@ -131,6 +145,8 @@ pub struct NewWindow {
     pub rows: Vec<Row>,
     /// The kernel's accounting; empty when nothing was measured.
     pub accounts: Vec<WindowAccount>,
+    /// For how long tasks of the host waited; `None` if that is not known.
+    pub pressure: Option<Pressure>,
     /// Windows before this one that the agent gave up.
     pub dropped_before: Option<Gap>,
     /// The rows' stacks as their stream numbers them, when they come over one.

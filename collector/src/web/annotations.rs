@@ -62,6 +62,7 @@ struct Shown {
     url: String,
     by: String,
     hosts: u64,
+    host_names: Vec<String>,
 }
 
 #[derive(Debug, Serialize)]
@@ -82,6 +83,7 @@ impl From<Annotation> for Shown {
             url: of.url,
             by: of.by,
             hosts: of.hosts,
+            host_names: of.host_names,
         }
     }
 }

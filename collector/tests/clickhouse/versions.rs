@@ -4,7 +4,7 @@ use super::{NOW_NS, fresh_name, host, open, options, server};
 use crate::store::draft::{Draft, PERIOD, store_all};
 use crate::store::model::Model;
 use crate::store::text::samples;
-use crate::store::{ample, hour, range, whole_hour};
+use crate::store::{SECOND, ample, hour, names, range, scope, whole_hour};
 use collector::store::clickhouse::{ClickHouseStore, OpenError};
 use collector::store::{HostFacts, HostRecord, StoreQueries, WindowSink};
 
@@ -103,6 +103,45 @@ fn days_from_before_they_knew_their_last_end_are_told_it() {
     let later = Draft::new("a", 3, 20).row("unit=web", "serve", 1);
     store_all(&store, std::slice::from_ref(&later));
     assert_eq!(store.kept().unwrap(), Some(range(-70_000, 30)));
+}
+
+#[test]
+fn windows_from_before_throttling_say_nothing_of_it() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let draft = |number: u64| {
+        Draft::new("a", number, number as i64 * 10)
+            .row("cgroup=/a", "f", 1)
+            .account("/a", 5 * PERIOD, 0)
+            .throttled(9 * PERIOD, 200)
+            .pressure(3, 2, 1)
+    };
+    let waiting = || {
+        let (by, step_ns) = (names(&["host"]), 600 * SECOND as u64);
+        let store = open(&server.url(), &name);
+        let answer = store.accounted(&scope(hour(), ""), &by, step_ns, &ample());
+        let data = answer.unwrap().data;
+        let held: u64 = data.throttled.iter().map(|of| of.sum.ns).sum();
+        assert_eq!(data.lines.len(), 1);
+        (data.throttling_known, held, data.pressure.len())
+    };
+    let store = open(&server.url(), &name);
+    store_all(&store, &[draft(1)]);
+    assert_eq!(waiting(), (true, 9 * PERIOD, 1));
+    // As collectors of version 7 leave it.
+    for column in ["throttled_ns", "throttle_used_ns", "limit_millicores"] {
+        server.statement(&name, &format!("ALTER TABLE totals DROP COLUMN {column}"));
+    }
+    for column in ["known", "cpu", "memory", "io"] {
+        let statement = format!("ALTER TABLE windows DROP COLUMN pressure_{column}_ns");
+        server.statement(&name, &statement);
+    }
+    server.statement(&name, "TRUNCATE TABLE schema_version");
+    server.statement(&name, "INSERT INTO schema_version (version) VALUES (7)");
+    assert_eq!(waiting(), (false, 0, 0));
+    // What is stored from now on says it.
+    store_all(&store, &[draft(2)]);
+    assert_eq!(waiting(), (true, 9 * PERIOD, 1));
 }
 
 /// While a fleet's collectors are upgraded one by one, old and new share a database.

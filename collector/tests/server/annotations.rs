@@ -182,3 +182,65 @@ async fn without_a_directory_people_are_told_why_and_agents_go_on() {
     let mut agent = rig.agent("web-1").await;
     agent.store_part(of_image(1, "api:v41"), &["main"]).await;
 }
+
+/// Facts of a host with builds of units.
+fn running(host: &str, builds: &[(&str, &str, i64)]) -> wire::HostFacts {
+    let builds = builds.iter();
+    let programs = builds.map(|&(unit, build_id, since_unix_ns)| wire::Program {
+        labels: [("unit".to_owned(), unit.to_owned())].into(),
+        module: "api".to_owned(),
+        build_id: build_id.to_owned(),
+        since_unix_ns,
+    });
+    wire::HostFacts {
+        programs: programs.collect(),
+        ..hello(host, 1).facts.expect("facts")
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn builds_that_agents_report_are_found_once_with_their_hosts_and_lies_are_not() {
+    let rig = Rig::start().await;
+    // Opened before the agents come.
+    assert!(list(&rig).await.is_empty());
+    let (old, new) = ("0a0a0a0a0a0a0a0a", "0b0b0b0b0b0b0b0b");
+    let ago = |minutes: i64| NOW - minutes * 60 * SECOND;
+    let odd = [
+        ("api.service", "no build id", ago(5)),
+        ("api.service", "0c0c0c0c0c0c0c0c", 0),
+        ("", "0d0d0d0d0d0d0d0d", ago(5)),
+    ];
+    for name in ["web-1", "web-2", "web-3"] {
+        let agent = rig.agent(name).await;
+        let say = |builds: &[_]| wire::push_request::Body::Facts(running(name, builds));
+        agent.send(say(&[("api.service", old, ago(90))])).await;
+        let mut both = vec![("api.service", old, ago(90)), ("api.service", new, ago(10))];
+        both.extend(odd);
+        if name != "web-3" {
+            agent.send(say(&both)).await;
+            agent.send(say(&both)).await;
+        } else {
+            agent.send(say(&[odd[0], odd[1], odd[2]])).await;
+        }
+    }
+    let mut found = listed(&rig, 1).await;
+    for _ in 0..500 {
+        if found[0].hosts == 2 {
+            break;
+        }
+        tokio::time::sleep(Duration::from_millis(20)).await;
+        found = list(&rig).await;
+    }
+    let [deploy] = &found[..] else {
+        panic!("{found:?}");
+    };
+    assert_eq!(
+        deploy.text,
+        "api.service: build 0b0b0b0b0b0b of api (was 0a0a0a0a0a0a)"
+    );
+    assert_eq!(deploy.start_unix_ns, ago(10));
+    assert_eq!(deploy.host_names, ["web-1", "web-2"]);
+    let shown = get(&rig, "/api/annotations").await;
+    let names = r#""hosts":2,"host_names":["web-1","web-2"]"#;
+    assert!(shown.text().contains(names), "{}", shown.text());
+}

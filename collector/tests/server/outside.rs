@@ -14,6 +14,7 @@ use rcgen::{
     BasicConstraints, CertificateParams, DnType, ExtendedKeyUsagePurpose, IsCa, Issuer, KeyPair,
     KeyUsagePurpose, SanType, date_time_ymd,
 };
+use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -352,8 +353,15 @@ async fn a_removed_host_is_refused_by_name_until_it_is_invited() {
         .await;
     let refused = refused_push(connect(&running, &pair).await, hello_of("a")).await;
     assert_eq!(refused.code(), Code::Unauthenticated, "{refused}");
-    // Seconds tell what was before what.
-    tokio::time::sleep(Duration::from_millis(1100)).await;
+    let why = "failed: the host was removed from the fleet";
+    let is_refusal = |line: &Value| line["action"] == "join" && line["outcome"] == why;
+    let on_record = async {
+        while !running.audit().await.iter().any(is_refusal) {
+            tokio::time::sleep(Duration::from_millis(20)).await;
+        }
+    };
+    let on_record = tokio::time::timeout(LIMIT, on_record).await;
+    on_record.expect("the refusal is on record");
     running
         .invite(InviteRequest {
             name: "a".to_owned(),

@@ -15,10 +15,15 @@ fn cores_at(host: &str, number: u64) -> u64 {
 
 /// Two hosts with 120 windows each: the first half is the baseline.
 async fn filled() -> Rig {
+    sent(|_, _| true).await
+}
+
+/// As [`filled`], of the windows that a host sent.
+async fn sent(is_sent: impl Fn(&str, u64) -> bool) -> Rig {
     let rig = Rig::with(Options::default()).await;
     for host in ["a", "b"] {
         let mut agent = rig.agent(host).await;
-        for number in 1..=120u64 {
+        for number in (1..=120u64).filter(|number| is_sent(host, *number)) {
             let mut part = window(number, &["main;read"]);
             part.new_dictionary = number == 1;
             let facts = part.facts.as_mut().expect("facts");
@@ -83,6 +88,57 @@ async fn it_says_what_changed_where_and_since_when() {
     );
     let both = [answer.now, answer.baseline].map(|of| of.expect("quality"));
     assert_eq!(both.map(|of| (of.hosts, of.windows)), [(2, 120), (2, 120)]);
+}
+
+#[tokio::test]
+async fn what_a_silent_host_did_is_not_known() {
+    // Of the range, `b` misses the steps 20 to 29.
+    let rig = sent(|host, number| host == "a" || !(81..=90).contains(&number)).await;
+    let mut client = rig.queries().await;
+    let answer = client.overview(request()).await.expect("an answer");
+    let answer = answer.into_inner();
+    let unknown = |row: &OverviewRow| {
+        let steps = row.steps.iter().enumerate();
+        steps
+            .filter(|(_, cores)| **cores < 0.0)
+            .map(|(at, _)| at)
+            .collect::<Vec<_>>()
+    };
+    assert_eq!(
+        unknown(named(&answer.hosts, "b")),
+        (20..30).collect::<Vec<_>>()
+    );
+    assert!(unknown(named(&answer.hosts, "a")).is_empty());
+    // The other host still sent: the sum is known, and does not dip.
+    let service = named(&answer.services, "web.service");
+    assert!(unknown(service).is_empty());
+    assert!(service.steps[25] > 2.0, "{:?}", service.steps);
+}
+
+#[tokio::test]
+async fn a_baseline_may_be_of_other_samples() {
+    let rig = filled().await;
+    let mut client = rig.queries().await;
+    let mut one = request();
+    let late = range(at(91), NOW);
+    let selection = one.selection.as_mut().expect("some");
+    (selection.selector, selection.range) = ("host=\"b\"".to_owned(), late);
+    one.baseline = late;
+    one.baseline_selection = Some(wire::Selection {
+        selector: "host=\"a\"".to_owned(),
+        ..wire::Selection::default()
+    });
+    let answer = client.overview(one.clone()).await.expect("an answer");
+    let answer = answer.into_inner();
+    let service = named(&answer.services, "web.service");
+    assert!((service.baseline_cores - 1.02).abs() < 0.02, "{service:?}");
+    assert!((service.cores - 1.52).abs() < 0.02, "{service:?}");
+    assert!(named(&answer.hosts, "b").change.expect("a change").appeared);
+    assert!(named(&answer.hosts, "a").change.expect("a change").vanished);
+    // Its range stands elsewhere.
+    one.baseline_selection.as_mut().expect("some").range = late;
+    let refused = client.overview(one).await.expect_err("two ranges");
+    assert_eq!(refused.code(), Code::InvalidArgument);
 }
 
 #[tokio::test]

@@ -120,12 +120,68 @@ async fn a_table_of_a_label_honours_frame_filters() {
         ("a", 2)
     );
     // Where an answer has no stacks they are refused, not left out.
-    let request = wire::SeriesRequest {
+    let request = wire::LabelNamesRequest {
         selection: Some(selection),
-        ..wire::SeriesRequest::default()
     };
-    let refused = client.series(request).await.expect_err("no stacks");
+    let refused = client.label_names(request).await.expect_err("no stacks");
     assert_eq!(refused.code(), Code::InvalidArgument);
+}
+
+#[tokio::test]
+async fn a_series_of_a_function_tells_when_and_where_it_ran() {
+    let rig = filled(Options::default()).await;
+    let mut client = rig.queries().await;
+    let mut series = async |regex: &str, by: &str, step_ns| {
+        let request = wire::SeriesRequest {
+            selection: Some(wire::Selection {
+                range: Some(agent::TimeRange {
+                    start_unix_ns: start(0),
+                    end_unix_ns: start(4),
+                }),
+                frame_filters: vec![agent::FrameFilter {
+                    op: agent::FrameFilterOp::Keep.into(),
+                    regex: regex.to_owned(),
+                }],
+                ..wire::Selection::default()
+            }),
+            group_by: vec![by.to_owned()],
+            step_ns,
+            limit: 5,
+            // The kernel accounts for cgroups, not for functions.
+            accounted: true,
+        };
+        client
+            .series(request)
+            .await
+            .map(tonic::Response::into_inner)
+    };
+    let answer = series("^write$", "host", 0).await.expect("an answer");
+    assert_eq!(
+        (answer.step_ns, answer.accounted),
+        (10 * SECOND as u64, false)
+    );
+    let lines: Vec<_> = answer
+        .lines
+        .iter()
+        .map(|line| (&line.labels["host"], line.total_weight))
+        .collect();
+    assert_eq!(lines, [(&"a".to_owned(), 20)]);
+    // One in each of the two windows of `a`, nothing before and after.
+    let weights = answer.lines[0].weights.iter().filter(|weight| **weight > 0);
+    assert_eq!(weights.collect::<Vec<_>>(), [&10, &10]);
+    assert_eq!(answer.steps.len(), answer.lines[0].weights.len());
+    assert_eq!(answer.quality.expect("quality").total_weight, 20);
+    let answer = series("^read$", "unit", 0).await.expect("an answer");
+    assert_eq!(answer.lines[0].labels["unit"], "web.service");
+    assert_eq!(answer.lines[0].total_weight, 50);
+    let refused = series("^read$", "unit", 1).await;
+    assert!(refused.is_ok(), "four steps are few");
+    let none = series("^nothing$", "host", 0).await.expect("an answer");
+    assert!(none.lines.is_empty());
+    assert!(
+        none.steps.iter().any(|step| step.hosts > 0),
+        "data, and not of it"
+    );
 }
 
 #[tokio::test]
@@ -134,7 +190,7 @@ async fn a_diff_shows_what_moved() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\",unit=\"web.service\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let mut client = rig.queries().await;
     let answer = client.diff(request).await.expect("an answer").into_inner();
@@ -142,8 +198,37 @@ async fn a_diff_shows_what_moved() {
     let write = write.expect("a row");
     assert!(write.vanished && !write.appeared);
     assert!((write.share_change + 0.5).abs() < 1e-9, "{write:?}");
+    // A host against another: what they always differ by is not known.
+    assert!(answer.hosts_differ);
+    let parts = [answer.before_sampled, answer.after_sampled];
+    assert_eq!(parts.map(|side| side.expect("a side").host_parts), [1, 1]);
     assert_eq!(answer.before.expect("quality").total_count, 4);
     assert_eq!(answer.after.expect("quality").total_count, 3);
+}
+
+#[tokio::test]
+async fn a_diff_is_of_modules_where_they_are_asked_for() {
+    let rig = filled(Options::default()).await;
+    let by = |by: &str| wire::DiffRequest {
+        before: selection("host=\"a\""),
+        after: selection("host=\"a\""),
+        by: by.to_owned(),
+        ..wire::DiffRequest::default()
+    };
+    let mut client = rig.queries().await;
+    let functions = client.diff(by("")).await.expect("an answer").into_inner();
+    let modules = client.diff(by("module")).await.expect("an answer");
+    let modules = modules.into_inner();
+    let sum = |answer: &wire::DiffResponse| {
+        let rows = answer.rows.iter();
+        rows.map(|row| row.after_self_weight).sum::<u64>()
+    };
+    assert_eq!(sum(&modules), sum(&functions));
+    assert!(modules.rows.len() < functions.rows.len());
+    assert!(!modules.hosts_differ);
+    let refused = client.diff(by("unit")).await.expect_err("a label");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("Overview"), "{refused:?}");
 }
 
 #[tokio::test]
@@ -155,7 +240,7 @@ async fn a_diff_is_not_of_pruned_profiles() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\",unit=\"web.service\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = rig.queries().await.diff(request).await;
     let rows = answer.expect("an answer").into_inner().rows;
@@ -189,7 +274,7 @@ async fn selections_of_different_units_are_not_compared() {
     let request = wire::DiffRequest {
         before: of(1),
         after: of(30),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let refused = rig.queries().await.diff(request).await;
     let refused = refused.expect_err("two units");
@@ -213,7 +298,7 @@ async fn a_diff_is_of_what_was_sampled() {
     let request = wire::DiffRequest {
         before: of("host=\"a\""),
         after: of("host=\"b\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let mut client = rig.queries().await;
     let answer = client.diff(request).await.expect("an answer").into_inner();
@@ -236,7 +321,7 @@ async fn a_diff_has_the_memory_of_one_query() {
     let request = wire::DiffRequest {
         before: selection("host=\"a\""),
         after: selection("host=\"b\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     rig.queries().await.diff(request).await.expect("an answer");
     let allowed = rig.store.allowed();
@@ -256,7 +341,7 @@ async fn a_diff_with_nothing_on_one_side_shows_all_of_the_other() {
     let request = wire::DiffRequest {
         before: selection("host=\"nobody\""),
         after: selection("host=\"b\",unit=\"web.service\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = client.diff(request).await.expect("an answer").into_inner();
     assert!(!answer.rows.is_empty());
@@ -264,7 +349,7 @@ async fn a_diff_with_nothing_on_one_side_shows_all_of_the_other() {
     let request = wire::DiffRequest {
         before: selection("host=\"b\",unit=\"web.service\""),
         after: selection("host=\"nobody\""),
-        limit: 0,
+        ..wire::DiffRequest::default()
     };
     let answer = client.diff(request).await.expect("an answer").into_inner();
     assert!(answer.rows.iter().all(|row| row.vanished && !row.appeared));

@@ -6,7 +6,7 @@ use collector::store::{
     TimeRange, WindowAccount,
 };
 use profile::{
-    ContentId, Dictionary, FrameKind, FrameRef, Place, Quality, Remap, StackEnd, StackId,
+    ContentId, Dictionary, FrameKind, FrameRef, Place, Pressure, Quality, Remap, StackEnd, StackId,
     UnnamedReason, Value,
 };
 use std::cell::RefCell;
@@ -53,6 +53,7 @@ impl Draft {
                 label_sets: Vec::new(),
                 rows: Vec::new(),
                 accounts: Vec::new(),
+                pressure: None,
                 dropped_before: None,
                 stream: None,
             },
@@ -138,6 +139,27 @@ impl Draft {
             labels,
             ns,
             estimated_ns,
+            throttled_ns: None,
+            limit_millicores: 0,
+        });
+        self
+    }
+
+    /// How the limit of the cgroup that was accounted last held it back.
+    pub fn throttled(mut self, throttled_ns: u64, limit_millicores: u64) -> Draft {
+        if let Some(account) = self.window.accounts.last_mut() {
+            account.throttled_ns = Some(throttled_ns);
+            account.limit_millicores = limit_millicores;
+        }
+        self
+    }
+
+    /// For how long tasks of the host waited for a CPU, for memory and for I/O.
+    pub fn pressure(mut self, cpu_ns: u64, memory_ns: u64, io_ns: u64) -> Draft {
+        self.window.pressure = Some(Pressure {
+            cpu_ns,
+            memory_ns,
+            io_ns,
         });
         self
     }

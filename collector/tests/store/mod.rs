@@ -198,7 +198,8 @@ macro_rules! suite {
                 together: pushes_and_queries_of_many_threads_add_up,
                     one_window_pushed_by_many_threads_counts_once;
                 downsampling: answers_over_whole_hours_stay_as_data_gets_older,
-                    edges_of_a_range_are_read_fine;
+                    edges_of_a_range_are_read_fine,
+                    waiting_stays_as_data_gets_older;
                 random: answers_are_those_of_the_model;
                 scopes: answers_within_a_scope_are_those_of_its_selector,
                     quality_tells_of_hosts_in_the_scope_alone,

@@ -189,6 +189,8 @@ impl Fleet {
                 labels: container as u32,
                 ns: samples * PERIOD,
                 estimated_ns: 0,
+                throttled_ns: None,
+                limit_millicores: 0,
             });
         }
         NewWindow {
@@ -207,6 +209,7 @@ impl Fleet {
             label_sets,
             rows,
             accounts,
+            pressure: None,
             dropped_before: None,
             stream: None,
         }

@@ -9,6 +9,7 @@ import './heat/heat.css';
 import './capture/capture.css';
 import './events/events.css';
 import './overview/overview.css';
+import './compare/compare.css';
 import { render } from 'preact';
 import { type Port, analyseWith, analysis } from './analysis/client';
 import { CollectorService } from './analysis/collectorService';
@@ -17,6 +18,7 @@ import { App } from './app/App';
 import { type SearchPort, searchWith } from './flame/useMask';
 import { followAddress } from './state/store';
 import { followTheme } from './state/theme';
+import { followZone } from './state/zone';
 
 analyseWith(() =>
   new URLSearchParams(location.search).get('worker') === 'off'
@@ -27,6 +29,7 @@ searchWith(() => new Worker(new URL('./flame/searchWorker.ts', import.meta.url),
 analysis.open();
 followAddress();
 followTheme();
+followZone();
 
 const place = document.getElementById('app');
 if (place) render(<App />, place);

@@ -218,6 +218,8 @@ mod tests {
                 path: path.into(),
                 ns: samples * PERIOD,
                 estimated_ns: 0,
+                throttled_ns: None,
+                limit_millicores: 0,
             })
             .collect()
     }
@@ -317,7 +319,13 @@ mod tests {
                 .collect();
             let accounts: Vec<PathAccount> = kernel
                 .into_iter()
-                .map(|(path, samples)| PathAccount { path: path.into(), ns: samples * PERIOD, estimated_ns: 0 })
+                .map(|(path, samples)| PathAccount {
+                    path: path.into(),
+                    ns: samples * PERIOD,
+                    estimated_ns: 0,
+                    throttled_ns: None,
+                    limit_millicores: 0,
+                })
                 .collect();
             let window = Window { taken: &taken, before: &BTreeMap::new(), idle, accounts: &accounts, is_time };
             let found = attribute(&losses, &window);

@@ -8,6 +8,7 @@ use super::batch::{RawBatch, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
 use super::names::{Names, Start};
+use super::programs::{ProgramTable, Programs, service_labels};
 use super::recorder::{Recorder, Row, WindowPart};
 use super::recorders::{Detail, Recorders};
 use super::runtimes::RuntimeWatch;
@@ -60,6 +61,7 @@ pub struct BatchSymbolizer {
     captures: Arc<Recorders>,
     ledger: LedgerKeeper,
     runtimes: RuntimeWatch,
+    programs: Programs,
     work: Work,
 }
 
@@ -121,6 +123,7 @@ impl BatchSymbolizer {
             captures: Arc::default(),
             ledger,
             runtimes: RuntimeWatch::new(Arc::default()),
+            programs: Programs::default(),
             work: Work::default(),
         }
     }
@@ -128,6 +131,12 @@ impl BatchSymbolizer {
     /// Counts samples in generated code into this table.
     pub fn counting_runtimes(mut self, runtimes: Arc<Runtimes>) -> BatchSymbolizer {
         self.runtimes = RuntimeWatch::new(runtimes);
+        self
+    }
+
+    /// Reports builds of programs into this table.
+    pub fn reporting_programs(mut self, table: Arc<ProgramTable>) -> BatchSymbolizer {
+        self.programs = Programs::new(table);
         self
     }
 
@@ -274,6 +283,7 @@ impl BatchSymbolizer {
             });
         }
         recorder.add(WindowPart {
+            pressure: closed.pressure,
             start: batch.start,
             end: batch.end,
             closes: batch.closes,
@@ -289,6 +299,17 @@ impl BatchSymbolizer {
         // Runtimes are counted by the continuous profile, in which all of them are.
         if batch.capture.is_none() {
             self.count_runtimes(batch);
+            let cgroups = &mut self.cgroups;
+            self.programs.note(batch, &self.store, |id| {
+                let containers = cgroups.containers().clone();
+                let cgroup = cgroups.get(id, None);
+                let told = containers.of(&cgroup.labels);
+                let mut all: Vec<(&str, &str)> = Vec::with_capacity(12);
+                cgroup.pairs().for_each(|pair| all.push(pair));
+                let of_container = told.iter().flat_map(|known| known.pairs());
+                of_container.for_each(|pair| all.push(pair));
+                service_labels(all.into_iter())
+            });
         }
         let files = self.work.files.iter().copied();
         self.store.close_unused(files, batch.end);
@@ -567,6 +588,7 @@ impl BatchSymbolizer {
             return Closed {
                 losses: target.losses(batch, taken, containers, &mut self.label_sets),
                 accounts: Vec::new(),
+                pressure: None,
             };
         }
         for (labels, value) in sums {

@@ -10,7 +10,7 @@ use cgroup::containers::Containers;
 use cgroup::usage::{Blind, ClosedWindow, Meters, UsageStats};
 use cgroup::{CgroupTable, Labels};
 use host::time::MonotonicTime;
-use profile::{Account, Dictionary, LabelSetId, Value, key};
+use profile::{Account, Dictionary, LabelSetId, Pressure, Value, key};
 use std::collections::BTreeMap;
 use std::path::Path;
 
@@ -25,6 +25,8 @@ pub(super) struct Closed {
     pub losses: Vec<(LabelSetId, Value)>,
     /// CPU time by cgroup, with what is below it.
     pub accounts: Vec<Account>,
+    /// For how long tasks of the host waited.
+    pub pressure: Option<Pressure>,
 }
 
 /// See the module.
@@ -129,8 +131,11 @@ impl LedgerKeeper {
                     labels: label_set(dict, &self.containers, &account.path),
                     ns: account.ns,
                     estimated_ns: account.estimated_ns,
+                    throttled_ns: account.throttled_ns,
+                    limit_millicores: account.limit_millicores,
                 })
                 .collect(),
+            pressure: self.meters.pressure(span),
         };
         self.start = None;
         self.losses.clear();

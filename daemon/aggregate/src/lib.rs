@@ -14,6 +14,7 @@ pub mod fold;
 mod ledger;
 pub mod losses;
 mod names;
+pub mod programs;
 pub mod recorder;
 pub mod recorders;
 pub mod runtimes;

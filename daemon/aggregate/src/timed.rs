@@ -419,11 +419,11 @@ mod tests {
     use host::ids::{Avma, CgroupId, Comm, Pid, Tid};
     use jit::code::{CodeLookup, Lines, When};
     use jit::notice::SharedCodeMap;
-    use jit::reader::{GeneratedCode, Room};
+    use jit::reader::{CodeLock, GeneratedCode, Room};
     use profile::StackEnd;
     use proptest::prelude::*;
     use std::collections::BTreeMap;
-    use std::sync::{Arc, Mutex};
+    use std::sync::Arc;
     use unwind::process::ProcessTable;
 
     const END: MonotonicTime = MonotonicTime(1000);
@@ -498,7 +498,7 @@ mod tests {
             let known = std::mem::replace(&mut self.known, GeneratedCode::new(Room::new(1)));
             let shared = SharedCodeMap {
                 id,
-                known: Arc::new(Mutex::new(known)),
+                known: Arc::new(CodeLock::new(known)),
                 late: false,
             };
             let mut timed = Timed::default();

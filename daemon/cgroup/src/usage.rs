@@ -13,21 +13,27 @@
 //! samples since its last reading, all of its usage since then belongs to the window that has
 //! samples again.
 //!
+//! The same readings say for how long CPU limits held cgroups back; that and the pressure of the host
+//! are in `waiting`.
+//!
 //! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`] small
 //! reads of cgroupfs, for at most [`TIME_MAX`].
+
+mod waiting;
 
 use super::Hierarchy;
 use super::hierarchy::Mode;
 use super::{CgroupStats, PATH_BYTES_MAX};
 use hashbrown::HashMap;
 use host::time::MonotonicTime;
-use profile::{Value, ancestors};
+use profile::{Pressure, Value, ancestors};
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Component, Path, PathBuf};
 use std::time::Duration;
+use waiting::{Counter, HostPressure, Limits};
 
 /// Most cgroups read for one window; of more, those read longest ago go first and the others are
 /// unmeasured in it. A reading takes about 10 µs.
@@ -71,6 +77,10 @@ pub struct PathAccount {
     pub ns: u64,
     /// The part of it that was not measured, but taken from the samples.
     pub estimated_ns: u64,
+    /// For how long its own CPU limit held it back, added up over CPUs; `None` if that is not known.
+    pub throttled_ns: Option<u64>,
+    /// The limit that did. 0: it did not, or its size is not known. Unit: thousandths of a core.
+    pub limit_millicores: u64,
 }
 
 /// CPU time of which no samples are there, that of idle CPUs included. Unit: nanoseconds.
@@ -134,6 +144,37 @@ struct Meter {
     active: u64,
     /// It had samples in a window for which it was not read.
     skipped: bool,
+    /// For how long it was throttled; `None` if that is not known.
+    throttled: Option<Counter>,
+}
+
+/// What a cgroup used in a window.
+#[derive(Clone, Copy, Debug)]
+struct Used {
+    ns: u64,
+    throttled_ns: Option<u64>,
+}
+
+/// What was read of a cgroup.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Reading {
+    /// Inode of the directory.
+    inode: u64,
+    /// CPU time so far.
+    point: Point,
+    /// For how long it was throttled so far; `None` if that is not known. Unit: nanoseconds.
+    throttled_ns: Option<u64>,
+}
+
+impl Reading {
+    /// The reading that the cgroup would have given when it was created.
+    fn at_zero(self, created: MonotonicTime) -> Reading {
+        Reading {
+            point: (created, 0),
+            throttled_ns: self.throttled_ns.map(|_| 0),
+            ..self
+        }
+    }
 }
 
 /// Where the figures are.
@@ -142,8 +183,12 @@ struct Source {
     hierarchy: Hierarchy,
     /// Mount of the v1 `cpuacct` hierarchy, in [`Mode::V1`].
     cpuacct: Option<PathBuf>,
+    limits: Limits,
     proc_root: PathBuf,
     text: String,
+    /// Files opened.
+    #[cfg(test)]
+    opened: u64,
 }
 
 /// Readings of all cgroups that matter.
@@ -157,6 +202,7 @@ pub struct Meters {
     window: u64,
     reads_max: usize,
     stats: UsageStats,
+    pressure: HostPressure,
 }
 
 impl Meters {
@@ -168,31 +214,36 @@ impl Meters {
         };
         Meters {
             source: Source {
+                limits: Limits::discover(&hierarchy, proc_root),
                 hierarchy,
                 cpuacct,
                 proc_root: proc_root.to_path_buf(),
                 text: String::new(),
+                #[cfg(test)]
+                opened: 0,
             },
             meters: HashMap::new(),
             born: [HashMap::new(), HashMap::new()],
             window: 1,
             reads_max: READS_MAX,
             stats: UsageStats::default(),
+            pressure: HostPressure::default(),
         }
     }
 
     /// Reads these cgroups and the root once, so that the first window is measured.
     pub fn start<'a>(&mut self, paths: impl Iterator<Item = &'a str>) {
+        self.pressure.start(&self.source.proc_root);
         let started = MonotonicTime::now();
         for path in std::iter::once("/").chain(paths).take(self.reads_max) {
             if MonotonicTime::now().since(started) > TIME_MAX || self.meters.len() >= METERS_MAX {
                 break;
             }
             if !self.meters.contains_key(path)
-                && let Some((inode, point)) = self.source.read(path)
+                && let Some(reading) = self.source.read(path)
             {
                 self.stats.reads += 1;
-                self.meters.insert(path.into(), Meter::new(inode, point));
+                self.meters.insert(path.into(), Meter::of(reading));
             }
         }
     }
@@ -253,19 +304,27 @@ impl Meters {
             let may_read = reads < self.reads_max && MonotonicTime::now().since(started) < TIME_MAX;
             let before = self.stats.reads;
             let measured = self.measure(&path, span, number, weight, may_read);
+            let used = measured.map(|used| used.ns);
+            let throttled_ns = measured.and_then(|used| used.throttled_ns);
+            let limit_millicores = match throttled_ns {
+                None | Some(0) => 0,
+                Some(_) => self.source.limit(&path),
+            };
             reads += (self.stats.reads - before) as usize;
             if measured.is_none() && weight > 0 {
                 self.stats.unmeasured += 1;
                 self.stats.over_bound += u64::from(!may_read);
             }
             if &*path == "/" {
-                self.stats.host_ns += measured.unwrap_or(0);
+                self.stats.host_ns += used.unwrap_or(0);
             }
             if measured.is_some() || weight > 0 {
                 accounts.push(PathAccount {
                     path,
-                    ns: measured.unwrap_or(weight),
-                    estimated_ns: if measured.is_some() { 0 } else { weight },
+                    ns: used.unwrap_or(weight),
+                    estimated_ns: if used.is_some() { 0 } else { weight },
+                    throttled_ns,
+                    limit_millicores,
                 });
             }
         }
@@ -276,6 +335,12 @@ impl Meters {
         accounts
     }
 
+    /// For how long tasks of the host waited in a window; `None` if the kernel does not say. Blocks
+    /// on three small reads of procfs.
+    pub fn pressure(&mut self, span: ClosedWindow) -> Option<Pressure> {
+        self.pressure.within(span, &self.source.proc_root)
+    }
+
     /// CPU time of a cgroup in a window in which `taken` was sampled; `None` if it is unknown.
     fn measure(
         &mut self,
@@ -284,7 +349,7 @@ impl Meters {
         number: u64,
         taken: u64,
         may_read: bool,
-    ) -> Option<u64> {
+    ) -> Option<Used> {
         let (start, has_samples) = (span.start, taken > 0);
         let known = self.meters.get_mut(path);
         if let Some(meter) = known {
@@ -294,7 +359,7 @@ impl Meters {
             }
             if meter.last.0 >= span.end {
                 // The daemon was late: a reading after this window's end is there already.
-                return meter.within(span, taken, None);
+                return meter.used(span, taken, None);
             }
             if !may_read {
                 meter.skipped |= has_samples;
@@ -302,45 +367,44 @@ impl Meters {
             }
             let reading = self.source.read(path);
             self.stats.reads += 1;
-            let Some((inode, point)) = reading.filter(|reading| {
+            let Some(reading) = reading.filter(|reading| {
                 // Less than before: it is another cgroup whatever its inode says.
-                reading.0 != meter.inode || reading.1.1 >= meter.last.1
+                reading.inode != meter.inode || reading.point.1 >= meter.last.1
             }) else {
                 self.meters.remove(path);
                 return None;
             };
-            if inode != meter.inode {
+            if reading.inode != meter.inode {
                 // Removed and made again since. What the first one used after its last reading went
                 // with it, and its samples are of the same path: nothing to hold them against.
-                let active = meter.active;
-                *meter = Meter::new(inode, point);
-                meter.active = active;
+                meter.restart(reading);
                 return None;
             } else if !was_active && meter.last.0 < start {
                 if start.since(meter.last.0) > READING_AGE_MAX {
-                    let active = meter.active;
-                    *meter = Meter::new(inode, point);
-                    meter.active = active;
+                    meter.restart(reading);
                     return None;
                 }
                 meter.anchor = (start, meter.last.1);
                 meter.last = meter.anchor;
             }
             meter.skipped = false;
-            return meter.within(span, taken, Some(point));
+            return meter.used(span, taken, Some(reading));
         }
         if !may_read || self.meters.len() >= METERS_MAX && !self.make_room(number) {
             return None;
         }
-        let (inode, point) = self.source.read(path)?;
+        let reading = self.source.read(path)?;
         self.stats.reads += 1;
         // Made twice, it was removed in between, with what it had used until then.
         let times = self.born.iter().filter_map(|born| born.get(path));
         let born = times.sum::<u32>() == 1;
-        let mut meter = Meter::new(inode, if born { (start, 0) } else { point });
+        let mut meter = Meter::of(match born {
+            true => reading.at_zero(start),
+            false => reading,
+        });
         meter.active = number;
         let found = born
-            .then(|| meter.within(span, taken, Some(point)))
+            .then(|| meter.used(span, taken, Some(reading)))
             .flatten();
         self.meters.insert(path.into(), meter);
         found
@@ -378,11 +442,9 @@ impl Meters {
             }
             self.stats.reads += 1;
             match self.source.read(&path) {
-                Some((inode, point)) => {
+                Some(reading) => {
                     if let Some(meter) = self.meters.get_mut(&path) {
-                        let active = meter.active;
-                        *meter = Meter::new(inode, point);
-                        meter.active = active;
+                        meter.restart(reading);
                     }
                 }
                 None => {
@@ -401,7 +463,53 @@ impl Meter {
             last: point,
             active: 0,
             skipped: false,
+            throttled: None,
         }
+    }
+
+    fn of(reading: Reading) -> Meter {
+        let Reading {
+            inode,
+            point,
+            throttled_ns,
+        } = reading;
+        Meter {
+            throttled: throttled_ns.map(|ns| Counter::new((point.0, ns))),
+            ..Meter::new(inode, point)
+        }
+    }
+
+    /// Counts from a reading on.
+    fn restart(&mut self, reading: Reading) {
+        *self = Meter {
+            active: self.active,
+            ..Meter::of(reading)
+        };
+    }
+
+    /// CPU time and throttling in a window, as [`Meter::within`].
+    fn used(&mut self, span: ClosedWindow, taken: u64, new: Option<Reading>) -> Option<Used> {
+        let ns = self.within(span, taken, new.map(|reading| reading.point));
+        let throttled_ns = match (&mut self.throttled, new) {
+            (Some(counter), None) => counter.within(span, None),
+            (Some(counter), Some(reading)) => match reading.throttled_ns {
+                Some(ns) => counter.within(span, Some((reading.point.0, ns))),
+                None => {
+                    self.throttled = None;
+                    None
+                }
+            },
+            (none, reading) => {
+                // What was not known is known from here on.
+                let of = |reading: Reading| Some((reading.point.0, reading.throttled_ns?));
+                *none = reading.and_then(of).map(Counter::new);
+                None
+            }
+        };
+        Some(Used {
+            ns: ns?,
+            throttled_ns,
+        })
     }
 
     /// CPU time used in a window in which `taken` was sampled; `new` is a reading after it. `None`
@@ -448,11 +556,15 @@ fn value_at(points: &[Point; 3], at: MonotonicTime) -> u64 {
 }
 
 impl Source {
-    /// Inode of the directory and its CPU time now.
-    fn read(&mut self, path: &str) -> Option<(u64, Point)> {
+    /// Reads a cgroup.
+    fn read(&mut self, path: &str) -> Option<Reading> {
         if path == "/" {
             let now = MonotonicTime::now();
-            return Some((super::hierarchy::ROOT_INODE, (now, self.host()?)));
+            return Some(Reading {
+                inode: super::hierarchy::ROOT_INODE,
+                point: (now, self.host()?),
+                throttled_ns: self.limits.throttled(path, ""),
+            });
         }
         let (directory, file) = match (&self.cpuacct, self.hierarchy.mode) {
             (Some(mount), Mode::V1) => (mount.join(path.strip_prefix('/')?), "cpuacct.usage"),
@@ -470,12 +582,23 @@ impl Source {
         }
         let inode = std::fs::metadata(&directory).ok()?.ino();
         let now = MonotonicTime::now();
-        let text = self.text(&directory.join(file))?;
+        self.read_text(&directory.join(file))?;
+        let text = self.text.as_str();
         let ns = match file {
             "cpu.stat" => field(text, "usage_usec")?.checked_mul(1000)?,
             _ => text.trim().parse().ok()?,
         };
-        Some((inode, (now, ns)))
+        Some(Reading {
+            inode,
+            point: (now, ns),
+            throttled_ns: self.limits.throttled(path, text),
+        })
+    }
+
+    /// The CPU limit of a cgroup; 0 if it is not known. Unit: thousandths of a core.
+    fn limit(&self, path: &str) -> u64 {
+        let directory = self.hierarchy.directory(path.as_bytes());
+        self.limits.of(path, directory.as_deref())
     }
 
     /// CPU time of the complete host, without steal and idle.
@@ -509,10 +632,19 @@ impl Source {
     }
 
     fn text(&mut self, file: &Path) -> Option<&str> {
+        self.read_text(file)?;
+        Some(&self.text)
+    }
+
+    fn read_text(&mut self, file: &Path) -> Option<()> {
+        #[cfg(test)]
+        {
+            self.opened += 1;
+        }
         self.text.clear();
         let mut file = File::open(file).ok()?.take(FILE_BYTES_MAX);
         file.read_to_string(&mut self.text).ok()?;
-        Some(&self.text)
+        Some(())
     }
 }
 

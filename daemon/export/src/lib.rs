@@ -48,6 +48,7 @@ pub use status::{ExportCounts, ExportTimes, degradation};
 
 use ::identity::Dialer;
 use agent_config as config;
+use aggregate::programs::Program;
 use aggregate::recorder::ClosedSink;
 use connect::Connection;
 use host::sync::lock;
@@ -112,6 +113,8 @@ pub struct ExportState {
     /// The agent's health, and how often it changed in more than its text.
     health: Mutex<HostHealth>,
     health_version: AtomicU64,
+    /// What services of the host run.
+    programs: Mutex<Vec<Program>>,
     last_sequence: AtomicU64,
     /// Gaps from the window exporter, until the spool's thread takes them.
     lost: Mutex<Vec<SpoolGap>>,
@@ -145,6 +148,7 @@ impl ExportState {
             settings_version: AtomicU64::new(0),
             health: Mutex::default(),
             health_version: AtomicU64::new(0),
+            programs: Mutex::default(),
             last_sequence: AtomicU64::new(0),
             lost: Mutex::default(),
             index: Mutex::default(),
@@ -370,6 +374,38 @@ impl Exporter {
             self.shared.health_version.fetch_add(1, Ordering::AcqRel);
             self.shared.wake.notify_one();
         }
+    }
+
+    /// Sets which builds of which programs services run. Changes are reported at once.
+    pub fn set_programs(&self, programs: Vec<Program>) {
+        let mut told = lock(&self.shared.programs);
+        if *told != programs {
+            *told = programs;
+            self.shared.health_version.fetch_add(1, Ordering::AcqRel);
+            self.shared.wake.notify_one();
+        }
+    }
+
+    /// The programs as they are sent, without labels that are not. Which samples are withheld is not
+    /// known of a program, so while any are, none is reported.
+    fn programs(&self, settings: &Settings) -> Vec<proto::collector::Program> {
+        if !settings.withhold.is_empty() {
+            return Vec::new();
+        }
+        let sent = |program: &Program| {
+            let mut labels = program.labels.clone();
+            labels.retain(|name, _| !settings.drop_labels.contains(name));
+            (!labels.is_empty()).then(|| proto::collector::Program {
+                labels: labels.into_iter().collect(),
+                module: program.module.clone(),
+                build_id: program.build_id.clone(),
+                since_unix_ns: self.clock.to_unix_ns(program.since),
+            })
+        };
+        lock(&self.shared.programs)
+            .iter()
+            .filter_map(sent)
+            .collect()
     }
 
     /// Reports to the collector that the agent is stopping on request.

@@ -324,6 +324,7 @@ impl<'a> Session<'a> {
         self.told = (version, waiting.windows, dropped_windows);
         self.health_told = shared.health_version.load(Ordering::Acquire);
         let health = lock(&shared.health).clone();
+        let programs = self.exporter.programs(&settings);
         self.facts_at = Instant::now() + FACTS_PACE;
         wire::HostFacts {
             labels: settings.labels.into_iter().collect(),
@@ -335,6 +336,7 @@ impl<'a> Session<'a> {
                 dropped_windows,
             }),
             health: Some(health),
+            programs,
             ..self.exporter.host.to_wire()
         }
     }

@@ -25,7 +25,13 @@ const MESSAGE_BYTES_MAX: u64 = 1 << 20;
 const ROW_BYTES: usize = 2 * 5 + 1 + 2 * 10;
 
 /// Most encoded bytes of an account.
-const ACCOUNT_BYTES: usize = 5 + 2 * 10;
+///
+/// Three of them are its place, if its throttling is not known or it was throttled.
+const ACCOUNT_BYTES: usize = 5 + 2 * 10 + 3;
+
+/// Most encoded bytes that an account has in addition if it was throttled: a time and a limit. If
+/// all were, they would take half of a message instead of a third of it, which still fits.
+const THROTTLED_BYTES: usize = 2 * 10;
 
 /// Encoded bytes of facts without the accounts, with room to spare.
 const FACTS_BYTES: usize = 2048;
@@ -139,7 +145,9 @@ impl Stream {
             part.sample_weights.push(value.weight);
             bytes += ROW_BYTES;
         }
-        let own = accounts.len() * ACCOUNT_BYTES + FACTS_BYTES;
+        let throttled = accounts.iter().filter(|of| of.throttled_ns > Some(0));
+        let throttled_bytes = throttled.count() * THROTTLED_BYTES;
+        let own = accounts.len() * ACCOUNT_BYTES + throttled_bytes + FACTS_BYTES;
         bytes += own;
         let mut facts = facts(window, gap);
         let mut accounts = accounts.iter();
@@ -155,6 +163,7 @@ impl Stream {
                 break;
             };
             let labels = self.labels(tables, remap, account.labels, &mut part, &mut bytes);
+            add_throttling(&mut facts, account);
             facts.account_label_sets.push(labels);
             facts.account_ns.push(account.ns);
             facts.account_estimated_ns.push(account.estimated_ns);
@@ -291,6 +300,21 @@ fn finish(mut part: wire::WindowPart, window: &Window) -> wire::WindowPart {
     part
 }
 
+/// Adds the throttling of the account that comes next.
+fn add_throttling(facts: &mut wire::WindowFacts, account: &Account) {
+    let place = facts.account_ns.len() as u32;
+    match account.throttled_ns {
+        Some(0) => {}
+        Some(ns) => {
+            facts.throttled_accounts.push(place);
+            facts.throttled_ns.push(ns);
+            facts.throttled_limits.push(account.limit_millicores);
+        }
+        None if facts.throttling_known => facts.throttling_unknown.push(place),
+        None => {}
+    }
+}
+
 fn facts(window: &Window, gap: Option<SpoolGap>) -> wire::WindowFacts {
     let facts = &window.facts;
     wire::WindowFacts {
@@ -300,6 +324,12 @@ fn facts(window: &Window, gap: Option<SpoolGap>) -> wire::WindowFacts {
         unit: facts.unit.clone(),
         period: facts.period,
         quality: Some(facts.quality.into()),
+        throttling_known: window.accounts.iter().any(|of| of.throttled_ns.is_some()),
+        pressure: facts.pressure.map(|pressure| wire::Pressure {
+            cpu_ns: pressure.cpu_ns,
+            memory_ns: pressure.memory_ns,
+            io_ns: pressure.io_ns,
+        }),
         dropped_before: gap.map(|gap| wire::Gap {
             start_unix_ns: gap.start_unix_ns,
             end_unix_ns: gap.end_unix_ns,

@@ -207,6 +207,7 @@ impl ClosedSink for WindowExporter {
             unit: window.unit.to_owned(),
             period: window.period,
             quality: window.quality,
+            pressure: window.pressure,
         };
         let header = facts.header();
         let mut tables = std::mem::take(&mut self.unsent);

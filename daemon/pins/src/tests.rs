@@ -93,8 +93,10 @@ impl Host {
                 labels,
                 ns: 5_000,
                 estimated_ns: 0,
+                ..Account::default()
             }];
             recorder.add(WindowPart {
+                pressure: None,
                 start: self.start.plus(Duration::from_secs(number * 10)),
                 end: self.start.plus(Duration::from_secs(number * 10 + 10)),
                 closes: true,

@@ -271,6 +271,7 @@ impl PinWriter {
             unit: unit.to_owned(),
             period: window.period,
             quality: window.quality,
+            pressure: window.pressure,
         };
         Ok(Copied {
             window: Window {

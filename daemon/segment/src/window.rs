@@ -3,20 +3,22 @@
 //! It has two parts. *Tables* define strings, frames, stacks and label sets that no earlier window
 //! of the same generation defined, in the order of their ids; several of them may follow each
 //! other. The *body* has facts, samples and accounts, with ids from all tables of the generation so
-//! far, followed by the times of the samples if they are known. So a window is small, and a
+//! far, followed by what the kernel says of waiting for CPUs, and by the times of the samples, each
+//! if it is known. So a window is small, and a
 //! generation is self-contained.
 //!
 //! Numbers are LEB128 varints. Decoding treats the bytes as untrusted: every id, count and number
 //! is checked against the data, and no memory is reserved because a count says so.
 
 mod timestamps;
+mod waiting;
 
 use aggregate::batch::RawTimestamp;
 use aggregate::recorder::{Row, varint};
 use host::time::MonotonicTime;
 use profile::{
-    Account, Dictionary, Frame, FrameId, FrameKind, LabelSetId, Quality, SampleKey, StackEnd,
-    StackId, StrId, UnnamedReason, Value,
+    Account, Dictionary, Frame, FrameId, FrameKind, LabelSetId, Pressure, Quality, SampleKey,
+    StackEnd, StackId, StrId, UnnamedReason, Value,
 };
 
 /// Why bytes are no record.
@@ -41,6 +43,8 @@ pub struct Facts {
     pub period: u64,
     /// What was taken and missed.
     pub quality: Quality,
+    /// For how long tasks of the host waited; `None` if that is not known.
+    pub pressure: Option<Pressure>,
 }
 
 impl Facts {
@@ -206,6 +210,7 @@ pub fn encode_body(out: &mut Vec<u8>, window: &Window) {
         put(out, account.ns);
         put(out, account.estimated_ns);
     }
+    waiting::encode(out, facts.pressure, &window.accounts);
     if let Some(times) = &window.times {
         timestamps::encode(out, facts, times);
     }
@@ -306,6 +311,7 @@ impl Tables {
             unit: get_text(rest)?.to_owned(),
             period: get(rest)?,
             quality: Quality::default(),
+            pressure: None,
         };
         let mut numbers = [0; QUALITY_NUMBERS];
         for number in &mut numbers {
@@ -338,8 +344,10 @@ impl Tables {
                 labels: pick(&self.label_sets, get(rest)?)?,
                 ns: get(rest)?,
                 estimated_ns: get(rest)?,
+                ..Account::default()
             });
         }
+        facts.pressure = waiting::decode(rest, &mut accounts)?;
         let times = match rest.is_empty() {
             true => None,
             false => Some(timestamps::decode(rest, &facts, rows.len())?),

@@ -262,6 +262,7 @@ impl Agent {
         }
         if let Some(Uplink { exporter, .. }) = self.uplink.get() {
             exporter.set_health(self.health_for_collector(&list));
+            exporter.set_programs(self.counters.programs.list());
         }
     }
 

@@ -33,6 +33,7 @@ pub use uplink::Uplink;
 
 use agent_config::Config;
 use agent_config::triggers::Rule;
+use aggregate::programs::ProgramTable;
 use aggregate::recorder::{Recorder, RecorderOptions};
 use capture::CaptureTable;
 use cgroup::hierarchy::Hierarchy;
@@ -133,6 +134,8 @@ pub struct StageCounters {
     pub containers: Arc<cgroup::containers::ProviderCounts>,
     /// The processes with generated code.
     pub runtimes: Arc<Runtimes>,
+    /// Builds of programs that services run.
+    pub programs: Arc<ProgramTable>,
 }
 
 impl Agent {

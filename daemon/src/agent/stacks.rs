@@ -287,6 +287,7 @@ mod tests {
             )
         };
         recorder.add(WindowPart {
+            pressure: None,
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,

@@ -179,6 +179,7 @@ impl Parts {
                 symbols: Arc::clone(&self.counters),
                 containers: Arc::clone(&self.container_counts),
                 runtimes: Arc::default(),
+                programs: Arc::default(),
             },
             uplink: OnceLock::new(),
             fleet: Arc::new(Fleet::open(&config, name)),
@@ -483,6 +484,7 @@ impl SymbolizeStage {
         symbolizer.follow(Arc::clone(&agent.budget.bounds));
         let symbolizer = BatchSymbolizer::new(symbolizer, self.store, self.book, self.cgroups)
             .counting_runtimes(Arc::clone(&agent.counters.runtimes))
+            .reporting_programs(Arc::clone(&agent.counters.programs))
             .capturing(self.recorders)
             .with_lines_in(self.lines_bytes);
         symbolizer.run(batches, recycle, &agent.recorder, |busy| {

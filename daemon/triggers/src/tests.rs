@@ -53,6 +53,7 @@ fn recorder() -> RwLock<Recorder> {
     let mut recorder = Recorder::new(RecorderOptions::default());
     let now = MonotonicTime::now();
     recorder.add(WindowPart {
+        pressure: None,
         start: now,
         end: now.plus(Duration::from_secs(3600)),
         closes: true,

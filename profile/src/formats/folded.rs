@@ -86,6 +86,16 @@ pub(super) fn text_tree<const N: usize>(
     samples: impl Iterator<Item = (SampleKey, [u64; N])>,
     options: &Options,
 ) -> Tree<String, N> {
+    text_tree_seen(dict, samples, options, |_, _| {})
+}
+
+/// See [`text_tree`]; `seen` is given each frame with its text.
+pub(super) fn text_tree_seen<const N: usize>(
+    dict: &Dictionary,
+    samples: impl Iterator<Item = (SampleKey, [u64; N])>,
+    options: &Options,
+    seen: impl Fn(&str, FrameRef<'_>),
+) -> Tree<String, N> {
     let mut builder = TreeBuilder::new(dict);
     for (key, values) in samples {
         let roots = root_frames(dict, options, key.labels, key.end)
@@ -93,6 +103,7 @@ pub(super) fn text_tree<const N: usize>(
         builder.add(key, values, roots, |frame| {
             let mut text = escape_folded(&super::called(frame, options)).into_owned();
             text.push_str(options.annotations.suffix(frame.kind));
+            seen(&text, frame);
             text
         });
     }

@@ -1,20 +1,22 @@
 //! Flame graphs as SVG, drawn by `inferno`.
 //!
-//! Frames are coloured by their kind (kernel orange, generated code green, inlined aqua,
-//! interpreted blue, native red or, with a namespace, yellow; grey is not code), each name always
-//! in the same shade. Text is escaped as in folded stacks, which leaves no character that XML
-//! forbids.
+//! Frames have the colours of the collector's page: see `palette.rs`. Text is escaped as in folded
+//! stacks, which leaves no character that XML forbids.
 
-use super::folded::{diff_tree, text_tree};
+use super::folded::{diff_tree, text_tree_seen};
+use super::palette::{self, Rgb};
 use super::summary::side_line;
 use super::tree::Tree;
 use super::{Annotations, Format, FormatError, Measure, Options, quality_line};
 use crate::diff::Diff;
+use crate::frame::FrameKind;
 use crate::profile::{Info, Profile};
 use crate::text::{markup, printable};
 use crate::unit::time_unit_ns;
 use inferno::flamegraph::color::{BackgroundColor, BasicPalette, Color, PaletteMap};
 use inferno::flamegraph::{self, Direction, Palette, TextTruncateDirection};
+use std::cell::RefCell;
+use std::collections::HashMap;
 use std::io::Write;
 
 /// Narrowest bar drawn. Unit: percent of the width. A third of a pixel on a wide screen; narrower
@@ -37,14 +39,22 @@ pub fn write(
     };
     let samples = profile.sorted().into_iter();
     let samples = samples.map(|(key, value)| (key, [options.measure.of(value)]));
-    let tree = text_tree(&profile.dict, samples, options);
+    // A name that several modules have is drawn as that of the first.
+    let looks: RefCell<HashMap<String, Rgb>> = RefCell::default();
+    let tree = text_tree_seen(&profile.dict, samples, options, |text, frame| {
+        if looks.borrow().contains_key(text) {
+            return;
+        }
+        let colour = palette::colour(frame.kind, frame.module, frame.function);
+        looks.borrow_mut().insert(text.to_owned(), colour);
+    });
     let mut lines = Vec::new();
     collect(&tree, |path, own| lines.push(format!("{path} {}", own[0])));
     let subtitle = quality_line(&profile.info);
     draw(
         lines,
         tree.nodes[0].total[0],
-        colours(&tree, options.root_labels.len()),
+        colours(&tree, options.root_labels.len(), &looks.into_inner()),
         subtitle,
         &profile.info,
         options,
@@ -190,60 +200,26 @@ fn xml(text: &str) -> String {
 }
 
 /// A colour for each text that frames of the tree have; `labels` levels above the root are labels.
-fn colours<const N: usize>(tree: &Tree<String, N>, labels: usize) -> Option<PaletteMap> {
+fn colours<const N: usize>(
+    tree: &Tree<String, N>,
+    labels: usize,
+    looks: &HashMap<String, Rgb>,
+) -> Option<PaletteMap> {
     let mut is_function = vec![false; tree.names.len()];
     for node in &tree.nodes {
         is_function[node.name as usize] |= node.depth as usize > labels;
     }
     let mut map = PaletteMap::default();
-    map.insert(
-        "",
-        Color {
-            r: 215,
-            g: 215,
-            b: 215,
-        },
-    );
+    let mut insert = |name: &str, (r, g, b): Rgb| map.insert(name, Color { r, g, b });
+    insert("", palette::of_root());
     for (name, is_function) in tree.names.iter().zip(is_function).skip(1) {
-        map.insert(
-            name,
-            if is_function {
-                colour(name)
-            } else {
-                Color {
-                    r: 178,
-                    g: 188,
-                    b: 214,
-                }
-            },
-        );
+        let colour = match (is_function, looks.get(name)) {
+            (true, Some(&known)) => known,
+            // Roots that are no frame of the profile: `[truncated]`.
+            (true, None) => palette::colour(FrameKind::Synthetic, "", name),
+            (false, _) => palette::of_label(),
+        };
+        insert(name, colour);
     }
     Some(map)
-}
-
-fn colour(name: &str) -> Color {
-    // FNV-1a: the shade is the same on every machine.
-    let hash = name.bytes().fold(0xcbf2_9ce4_8422_2325u64, |hash, byte| {
-        (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3)
-    });
-    let shade = |base: u8, range: u8, shift: u32| {
-        base + ((hash >> shift) as u8 as u16 * u16::from(range) / 255) as u8
-    };
-    let (r, g, b) = if name.ends_with("_[k]") {
-        (shade(225, 25, 8), shade(140, 35, 16), shade(50, 30, 24))
-    } else if name.ends_with("_[j]") {
-        (shade(100, 40, 8), shade(190, 35, 16), shade(90, 40, 24))
-    } else if name.ends_with("_[i]") {
-        (shade(90, 40, 8), shade(185, 35, 16), shade(190, 35, 24))
-    } else if name == crate::LOST_FRAME {
-        // Darker than what is only unnamed: this is time without any stack.
-        (145, 145, 150)
-    } else if name.starts_with('[') && name.ends_with(']') {
-        (shade(185, 20, 8), shade(185, 20, 8), shade(190, 20, 8))
-    } else if name.contains("::") {
-        (shade(225, 25, 8), shade(190, 35, 16), shade(70, 40, 24))
-    } else {
-        (shade(220, 30, 8), shade(95, 50, 16), shade(75, 40, 24))
-    };
-    Color { r, g, b }
 }

@@ -223,6 +223,24 @@ fn a_removed_host_does_not_come_back_by_a_line_from_before() {
 }
 
 #[test]
+fn an_invitation_and_a_removal_of_the_same_second_have_an_order() {
+    let case = case();
+    let reusable = Invitation {
+        hosts_max: 10,
+        ..Invitation::default()
+    };
+    let before = case.invite(&reusable);
+    case.enroll(("a", "web", 1), Some(&before), NOW)
+        .expect("let in");
+    case.registry.remove("web", NOW).expect("removes");
+    let back = case.enroll(("a", "web", 1), Some(&before), NOW);
+    assert!(matches!(back, Err(Refused::Taken(_))));
+    let after = case.invite(&reusable);
+    case.enroll(("a", "web", 1), Some(&after), NOW)
+        .expect("let in");
+}
+
+#[test]
 fn neither_names_nor_keys_are_given_twice() {
     let case = case();
     let credential = case.invite(&Invitation {

@@ -1,9 +1,11 @@
 //! Bounds an agent's words, times and sums: what is kept, and what is rejected.
 
 use super::Fault;
+use crate::ingest::Program;
 use crate::ingest::limits::{
     CPUS_MAX, DEGRADATION_BYTES_MAX, DEGRADATIONS_MAX, FACT_BYTES_MAX, HOST_LABELS_MAX,
-    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX,
+    LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX, PROGRAM_LABELS_MAX,
+    PROGRAMS_MAX,
 };
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, LabelSet, Row, TimeRange, WINDOW_NS_MAX, is_host_label};
@@ -114,6 +116,28 @@ pub fn host_facts(facts: wire::HostFacts, metrics: &Metrics) -> HostFacts {
         dropped_windows: spool.dropped_windows,
         health: facts.health.map_or_else(Vec::new, encoded_health),
     }
+}
+
+/// The programs that a host reports, within bounds. What names no service or no build is left out.
+pub fn programs(facts: &mut wire::HostFacts, metrics: &Metrics) -> Vec<Program> {
+    let told = std::mem::take(&mut facts.programs).into_iter();
+    let program = |told: wire::Program| {
+        let mut labels: Vec<_> = told.labels.iter().collect();
+        labels.sort();
+        let mut labels = bounded(labels.into_iter(), PROGRAM_LABELS_MAX, metrics);
+        labels.retain(|(name, value)| key::is_of_cgroup(name) && !value.is_empty());
+        let is_one = !labels.is_empty()
+            && !told.module.is_empty()
+            && profile::is_build_id(&told.build_id)
+            && told.since_unix_ns > 0;
+        is_one.then(|| Program {
+            labels,
+            module: text(&told.module, FACT_BYTES_MAX),
+            build_id: told.build_id,
+            since_unix_ns: told.since_unix_ns,
+        })
+    };
+    told.take(PROGRAMS_MAX).filter_map(program).collect()
 }
 
 /// An agent's report on its own health, within bounds, most severe first.

@@ -10,8 +10,9 @@ mod fault;
 mod tables;
 #[cfg(test)]
 mod tests;
+mod waiting;
 
-pub use bounds::host_facts;
+pub use bounds::{host_facts, programs};
 pub use cost::{Cost, cost};
 pub use fault::Fault;
 
@@ -329,14 +330,18 @@ impl Decoder {
         if facts.account_ns.len() != accounts || facts.account_estimated_ns.len() != accounts {
             return Err(Fault::Columns { table: "accounts" });
         }
+        let throttling = waiting::Throttled::of(&facts, accounts)?;
         let mut list = Vec::with_capacity(accounts.min(LABEL_SETS_PER_WINDOW_MAX));
         for at in 0..accounts {
             let labels = self.window_labels(&mut open, facts.account_label_sets[at])?;
             if open.refused.is_none() {
+                let (throttled_ns, limit_millicores) = throttling.at(at);
                 list.push(WindowAccount {
                     labels,
                     ns: facts.account_ns[at],
                     estimated_ns: facts.account_estimated_ns[at].min(facts.account_ns[at]),
+                    throttled_ns,
+                    limit_millicores,
                 });
             }
         }
@@ -371,6 +376,7 @@ impl Decoder {
             label_sets: open.label_sets,
             rows: open.rows,
             accounts: list,
+            pressure: facts.pressure.map(|of| waiting::pressure(of, range)),
             dropped_before: facts.dropped_before.and_then(|gap| self.gap(gap)),
             stream: Some(StreamStacks {
                 ids: open.stack_ids,

@@ -179,6 +179,7 @@ prop_compose! {
         weights in prop::collection::vec(any::<u64>(), 0..4),
         times in (any::<i64>(), any::<u64>(), any::<u64>()),
         accounts in any_column(),
+        throttled in (any_column(), any_column(), any::<bool>()),
     ) -> wire::WindowPart {
         let facts = wire::WindowFacts {
             start_unix_ns: times.0,
@@ -187,6 +188,11 @@ prop_compose! {
             account_ns: vec![u64::MAX; accounts.len()],
             account_estimated_ns: vec![u64::MAX; accounts.len()],
             account_label_sets: accounts,
+            throttling_known: throttled.2,
+            throttled_ns: vec![u64::MAX; throttled.0.len()],
+            throttled_limits: vec![u64::MAX; throttled.0.len()],
+            throttled_accounts: throttled.0,
+            throttling_unknown: throttled.1,
             ..facts()
         };
         wire::WindowPart {
@@ -237,4 +243,83 @@ proptest! {
             }
         }
     }
+}
+
+/// Accounts of three cgroups in a last part, changed by the test.
+fn accounts(change: impl FnOnce(&mut wire::WindowFacts)) -> Result<Decoded, Fault> {
+    let mut facts = wire::WindowFacts {
+        account_label_sets: vec![1, 2, 3],
+        account_ns: vec![10, 20, 30],
+        account_estimated_ns: vec![0; 3],
+        ..facts()
+    };
+    change(&mut facts);
+    let of_cgroup = |path: &str| wire::Labels {
+        names_values: vec!["cgroup".to_owned(), path.to_owned()],
+    };
+    let part = wire::WindowPart {
+        label_sets: ["/a", "/b", "/c"].map(of_cgroup).to_vec(),
+        facts: Some(facts),
+        ..bringing(1, 0)
+    };
+    decoder().part(part, held())
+}
+
+fn throttling(decoded: Result<Decoded, Fault>) -> Vec<(Option<u64>, u64)> {
+    let Ok(Decoded::Whole(pending)) = decoded else {
+        panic!("the window is not taken");
+    };
+    let accounts = pending.window.accounts.iter();
+    accounts
+        .map(|of| (of.throttled_ns, of.limit_millicores))
+        .collect()
+}
+
+#[test]
+fn only_what_an_agent_looked_at_is_known_to_be_unthrottled() {
+    assert_eq!(throttling(accounts(|_| ())), [(None, 0); 3]);
+    let known = accounts(|facts| {
+        facts.throttling_known = true;
+        facts.throttled_accounts = vec![1];
+        facts.throttled_ns = vec![77];
+        facts.throttled_limits = vec![200];
+        facts.throttling_unknown = vec![2];
+    });
+    assert_eq!(
+        throttling(known),
+        [(Some(0), 0), (Some(77), 200), (None, 0)]
+    );
+}
+
+#[test]
+fn throttled_accounts_that_are_not_there_are_a_fault() {
+    let odd = |place: u32, times: usize| {
+        accounts(|facts| {
+            facts.throttled_accounts = vec![place];
+            facts.throttled_ns = vec![1; times];
+            facts.throttled_limits = vec![1];
+        })
+    };
+    assert!(odd(2, 1).is_ok());
+    assert!(matches!(odd(3, 1), Err(Fault::Columns { .. })));
+    assert!(matches!(odd(0, 2), Err(Fault::Columns { .. })));
+}
+
+#[test]
+fn nobody_waits_for_longer_than_a_window_lasts() {
+    let decoded = accounts(|facts| {
+        facts.pressure = Some(wire::Pressure {
+            cpu_ns: 5,
+            memory_ns: u64::MAX,
+            io_ns: 0,
+        });
+    });
+    let Ok(Decoded::Whole(pending)) = decoded else {
+        panic!("the window is not taken");
+    };
+    let pressure = pending.window.pressure.unwrap();
+    assert_eq!(
+        (pressure.cpu_ns, pressure.memory_ns, pressure.io_ns),
+        (5, 10_000_000_000, 0)
+    );
 }

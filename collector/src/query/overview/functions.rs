@@ -5,7 +5,7 @@ use crate::query::Failed;
 use crate::query::compare::compare;
 use crate::query::request::invalid;
 use crate::store::{Limits, StoreQueries, TimeRange};
-use profile::{GroupBy, LabelMatcher, MatchOp, Query, Selector, key, unit};
+use profile::{CostBy, GroupBy, LabelMatcher, MatchOp, Query, Selector, key, unit};
 use proto::collector as wire;
 
 /// Most time of each side that is looked at: the last of it. Unit: nanoseconds.
@@ -37,7 +37,13 @@ pub fn of_service(
     let selector = Selector::new(matchers).map_err(invalid)?;
     let query = Query::new(selector, Vec::new(), GroupBy::Keys(Vec::new())).map_err(invalid)?;
     let ranges = [last(baseline), last(now)];
-    let compared = compare(store, ranges, &[query.clone(), query], limits)?;
+    let compared = compare(
+        store,
+        ranges,
+        &[query.clone(), query],
+        CostBy::Function,
+        limits,
+    )?;
     let diff = &compared.diff;
     let seconds = |range: TimeRange| {
         let ns = range.end_unix_ns.saturating_sub(range.start_unix_ns);

@@ -2,13 +2,20 @@
 
 use crate::query::Failed;
 use crate::query::cgroups::is_accountable;
-use crate::store::{DataQuality, Limits, QueryResult, Scope, StoreQueries};
+use crate::store::{
+    AccountedSeries, DataQuality, Limits, PressureSum, QueryResult, Scope, StoreQueries,
+    ThrottledCgroup,
+};
 use profile::{key, unit};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// Least time for which a host must have sent windows in a step to give a rate: about one window,
 /// so the first of a new fleet counts. Unit: nanoseconds.
 const COVERED_NS_MIN: u64 = 9_000_000_000;
+
+/// From which lost part on a step of samples is not known: what is left looks like less CPU. As in
+/// charts of the page.
+const LOST_FROM: f64 = 0.1;
 
 /// Most lines (a service on a host) of a side, the heaviest: the others are one, named so.
 const CELLS_MAX: usize = 20_000;
@@ -22,12 +29,46 @@ pub struct Side {
     pub step_ns: u64,
     /// By service and host. Not finite: nothing is known of the step.
     pub cells: BTreeMap<(String, String), Vec<f64>>,
-    /// Steps of which no host sent anything.
+    /// Steps of which no host sent anything; of samples, also those of which too many were lost.
     pub dark: Vec<bool>,
+    /// Steps of which a host sent nothing, for hosts that were silent at times. What stands there is
+    /// made up, so that sums do not dip: nobody is shown it as what the host did. Not known of
+    /// samples.
+    pub silent: BTreeMap<String, Vec<bool>>,
     /// What it is made of.
     pub quality: DataQuality,
     /// True when the numbers are the kernel's accounts, not samples.
     pub accounted: bool,
+    /// What hosts and cgroups waited for; nothing is known of it next to samples.
+    pub waiting: Waiting,
+}
+
+/// What hosts and cgroups waited for on one side, as the store says it.
+#[derive(Default)]
+pub struct Waiting {
+    /// See [`AccountedSeries::throttled`].
+    pub throttled: Vec<ThrottledCgroup>,
+    /// See [`AccountedSeries::throttled_left_out`].
+    pub throttled_left_out: u64,
+    /// See [`AccountedSeries::throttling_known`].
+    pub throttling_known: bool,
+    /// See [`AccountedSeries::hosts`].
+    pub hosts: BTreeMap<String, Vec<u64>>,
+    /// See [`AccountedSeries::pressure`].
+    pub pressure: BTreeMap<String, Vec<PressureSum>>,
+}
+
+impl Waiting {
+    /// Takes it out of an answer of the store.
+    pub fn take(data: &mut AccountedSeries) -> Waiting {
+        Waiting {
+            throttled: std::mem::take(&mut data.throttled),
+            throttled_left_out: data.throttled_left_out,
+            throttling_known: data.throttling_known,
+            hosts: std::mem::take(&mut data.hosts),
+            pressure: std::mem::take(&mut data.pressure),
+        }
+    }
 }
 
 impl Side {
@@ -48,7 +89,7 @@ impl Side {
         if is_of_samples || !is_accountable(&scope.selector) {
             return Side::of_samples(store, scope, &by, step_ns, &limits);
         }
-        let QueryResult { data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
+        let QueryResult { mut data, quality } = store.accounted(scope, &by, step_ns, &limits)?;
         let steps = data.hosts.values().map(Vec::len).max().unwrap_or(0);
         let covered = |host: &str, at: usize| {
             let line = data.hosts.get(host);
@@ -61,8 +102,15 @@ impl Side {
             dark: (0..steps)
                 .map(|at| data.hosts.values().all(|line| line.get(at) == Some(&0)))
                 .collect(),
+            silent: data
+                .hosts
+                .iter()
+                .filter(|(_, line)| line.contains(&0))
+                .map(|(host, line)| (host.clone(), silent(line, data.step_ns)))
+                .collect(),
             quality,
             accounted: true,
+            waiting: Waiting::default(),
         };
         let rates = |line: &[u64], covered: &dyn Fn(usize) -> u64| -> Vec<f64> {
             let line = line.iter().enumerate();
@@ -84,6 +132,7 @@ impl Side {
             let other = (OTHER.to_owned(), OTHER.to_owned());
             side.cells.insert(other, rates(&data.rest, &mean));
         }
+        side.waiting = Waiting::take(&mut data);
         side.fill();
         Ok(side)
     }
@@ -115,9 +164,18 @@ impl Side {
             start_unix_ns: data.start_unix_ns,
             step_ns: data.step_ns,
             cells: BTreeMap::new(),
-            dark: data.steps.iter().map(|step| step.hosts == 0).collect(),
+            dark: data
+                .steps
+                .iter()
+                .map(|step| {
+                    let lost = step.lost_weight as f64 >= LOST_FROM * step.weight as f64;
+                    step.hosts == 0 || (step.weight > 0 && lost)
+                })
+                .collect(),
+            silent: BTreeMap::new(),
             quality,
             accounted: false,
+            waiting: Waiting::default(),
         };
         let rates = |weights: &[u64]| -> Vec<f64> {
             let weights = weights.iter().enumerate();
@@ -178,6 +236,24 @@ impl Side {
         self.dark.len()
     }
 
+    /// Steps of which none of these hosts sent anything.
+    pub fn silent_all<'h>(&self, hosts: impl Iterator<Item = &'h String>) -> Vec<bool> {
+        let mut all: Option<Vec<bool>> = None;
+        for host in hosts {
+            let Some(silent) = self.silent.get(host) else {
+                return Vec::new();
+            };
+            match &mut all {
+                Some(all) => all
+                    .iter_mut()
+                    .zip(silent)
+                    .for_each(|(all, one)| *all &= one),
+                None => all = Some(silent.clone()),
+            }
+        }
+        all.unwrap_or_default()
+    }
+
     /// A line of nothing: what is not there, where hosts were.
     pub fn nothing(&self) -> Vec<f64> {
         let of = |dark: &bool| if *dark { f64::NAN } else { 0.0 };
@@ -231,6 +307,21 @@ pub fn hosts_of(side: &Side) -> BTreeMap<String, BTreeSet<String>> {
         }
     }
     hosts
+}
+
+/// Steps from this length on have the start of a window if anything was sent. Unit: nanoseconds.
+const WINDOWS_NS: u64 = 60_000_000_000;
+
+/// Steps of which a host sent nothing, by how long its windows are that start in each. In short
+/// steps one alone may lie within a window that is a little longer.
+fn silent(covered: &[u64], step_ns: u64) -> Vec<bool> {
+    let none = |at: Option<usize>| at.and_then(|at| covered.get(at)) == Some(&0);
+    let steps = 0..covered.len();
+    let is_silent = |at: usize| {
+        let beside = none(at.checked_sub(1)) || none(Some(at + 1));
+        covered[at] == 0 && (beside || step_ns >= WINDOWS_NS)
+    };
+    steps.map(is_silent).collect()
 }
 
 /// Cores of a step; not finite where too little of it was sent.

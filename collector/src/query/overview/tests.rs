@@ -49,8 +49,23 @@ fn side(load: &mut Noise, cores: impl Fn(&str, usize, usize) -> f64) -> Side {
         step_ns: 60_000_000_000,
         cells,
         dark: vec![false; STEPS],
+        silent: BTreeMap::new(),
         quality: quality(),
         accounted: true,
+        waiting: Default::default(),
+    }
+}
+
+/// A side without cells.
+pub fn bare_side(steps: usize, step_ns: u64) -> Side {
+    Side {
+        start_unix_ns: 0,
+        step_ns,
+        cells: BTreeMap::new(),
+        dark: vec![false; steps],
+        quality: quality(),
+        accounted: true,
+        waiting: Default::default(),
     }
 }
 
@@ -68,7 +83,7 @@ fn usual(service: &str, host: usize, step: usize) -> f64 {
 fn judged(seed: u64, now: impl Fn(&str, usize, usize) -> f64) -> Judged {
     let mut load = Noise(seed);
     let before = side(&mut load, usual);
-    judge(&before, &side(&mut load, now))
+    judge(&before, &side(&mut load, now), "unit")
 }
 
 fn changed(rows: &[Row]) -> Vec<(&str, usize)> {
@@ -89,6 +104,47 @@ fn nothing_is_said_of_a_fleet_in_which_nothing_happened() {
         );
         assert_eq!(found.outliers, []);
     }
+}
+
+/// Traffic of both sides by service, host (all together behind the last) and step, around 1: it
+/// drifts for minutes, on all hosts of a service alike and on each by itself.
+fn traffic(seed: u64) -> impl Fn(&str, usize, usize) -> f64 {
+    let mut noise = Noise(seed);
+    let mut line = || {
+        let mut off = 0.0;
+        let next = |_| {
+            off = 0.88 * off + noise.next(0.03 * 0.475);
+            off
+        };
+        (0..2 * STEPS).map(next).collect::<Vec<f64>>()
+    };
+    let lines: Vec<Vec<Vec<f64>>> = (0..3).map(|_| (0..=12).map(|_| line()).collect()).collect();
+    move |service, host, step| {
+        let of = &lines[["api", "cron", "db"]
+            .iter()
+            .position(|one| *one == service)
+            .expect("one")];
+        1.0 + of[host][step] + of[12][step]
+    }
+}
+
+#[test]
+fn traffic_that_drifts_is_no_alarm() {
+    let alarms = (0..20).filter(|&seed| {
+        let traffic = traffic(100 + seed);
+        let mut load = Noise(seed);
+        let cores = |from: usize| {
+            let traffic = &traffic;
+            move |service: &str, host: usize, step: usize| {
+                usual(service, host, step) * traffic(service, host, from + step)
+            }
+        };
+        let before = side(&mut load, cores(0));
+        let found = judge(&before, &side(&mut load, cores(STEPS)));
+        let rows = found.services.iter().chain(&found.hosts);
+        rows.chain([&found.fleet]).any(|row| row.significant)
+    });
+    assert_eq!(alarms.count(), 0);
 }
 
 #[test]
@@ -141,7 +197,7 @@ fn a_host_that_was_different_all_the_time_is_no_news() {
         usual(service, host, step) * if host == 2 { 4.0 } else { 1.0 }
     };
     let before = side(&mut load, large);
-    let found = judge(&before, &side(&mut load, large));
+    let found = judge(&before, &side(&mut load, large), "unit");
     assert_eq!(changed(&found.services), []);
     assert!(found.outliers.iter().all(|(_, before)| *before));
     assert!(!found.outliers.is_empty());
@@ -157,7 +213,7 @@ fn a_service_that_starts_and_one_that_ends_are_changes() {
     };
     let before = side(&mut load, without("api"));
     let after = side(&mut load, without("db"));
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()
     });
@@ -181,7 +237,7 @@ fn steps_without_data_are_told_as_such() {
             line[5] = f64::NAN;
         }
     }
-    let found = judge(&before, &after);
+    let found = judge(&before, &after, "unit");
     assert_eq!(changed(&found.services), []);
     let answer = answer_of(found, (before, after), 10, Functions::default(), |_| {
         Default::default()

@@ -44,7 +44,7 @@ use std::time::{Duration, Instant};
 use tokio::runtime::{Builder, Runtime};
 
 /// Version of the schema that this collector makes and understands (`schema.rs`).
-const SCHEMA_VERSION: u32 = 7;
+const SCHEMA_VERSION: u32 = 8;
 
 /// Labels of the rollup by service: those of its questions that name no other are answered from it.
 /// Part of the schema: rows of rollups have these and no others.

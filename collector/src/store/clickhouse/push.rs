@@ -9,7 +9,7 @@ use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, Wind
 use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
 use super::{Counters, Options};
 use crate::store::admission::host_labels;
-use crate::store::{LabelSet, NewWindow, PushOutcome, Row};
+use crate::store::{LabelSet, NewWindow, PressureSum, PushOutcome, Row};
 use crate::sync::lock;
 use clickhouse::Row as Fields;
 use profile::{ContentId, Dictionary, FrameId, Quality, StackEnd, StackId, Value};
@@ -343,6 +343,9 @@ impl Push<'_> {
             estimated_ns: 0,
             alone_ns: 0,
             alone_estimated_ns: 0,
+            throttled_ns: 0,
+            throttle_used_ns: 0,
+            limit_millicores: 0,
         };
         for row in &window.rows {
             let (series, service) = sets[row.labels as usize];
@@ -369,6 +372,10 @@ impl Push<'_> {
             total.estimated_ns += account.estimated_ns as i64;
             total.alone_ns += alone.0;
             total.alone_estimated_ns += alone.1;
+            let throttling = account.throttling();
+            total.throttled_ns += throttling.ns;
+            total.throttle_used_ns += throttling.used_ns;
+            total.limit_millicores = total.limit_millicores.max(throttling.limit_millicores);
         }
         if window.accounts.is_empty() {
             // Expected because it was taken: neither lowers nor raises the share that is covered.
@@ -645,6 +652,11 @@ fn add_window(
         unnamed: _,
         lost_samples: _,
     } = window.quality;
+    let length = window
+        .range
+        .end_unix_ns
+        .abs_diff(window.range.start_unix_ns);
+    let pressure = PressureSum::of(window.pressure, length);
     batch.windows.push(WindowRow {
         chunk: place.chunk,
         slot: place.slot,
@@ -673,5 +685,9 @@ fn add_window(
         rows,
         lost_n: lost_value.count,
         lost_w: lost_value.weight,
+        pressure_known_ns: pressure.covered_ns,
+        pressure_cpu_ns: pressure.cpu_ns,
+        pressure_memory_ns: pressure.memory_ns,
+        pressure_io_ns: pressure.io_ns,
     });
 }

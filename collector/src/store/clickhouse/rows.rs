@@ -65,6 +65,9 @@ pub(super) struct TotalRow {
     pub estimated_ns: i64,
     pub alone_ns: i64,
     pub alone_estimated_ns: i64,
+    pub throttled_ns: u64,
+    pub throttle_used_ns: u64,
+    pub limit_millicores: u64,
 }
 
 /// A window that is stored.
@@ -97,6 +100,10 @@ pub(super) struct WindowRow {
     pub rows: u64,
     pub lost_n: u64,
     pub lost_w: u64,
+    pub pressure_known_ns: u64,
+    pub pressure_cpu_ns: u64,
+    pub pressure_memory_ns: u64,
+    pub pressure_io_ns: u64,
 }
 
 /// Windows that the agent gave up.

@@ -19,7 +19,16 @@ use super::client::{Client, Fault};
 use super::keys::Keys;
 
 /// Statements by version, 1 first. A version that was published never changes.
-const MIGRATIONS: &[&[&str]] = &[FIRST, SYSTEM_NAMES, ATTENDANCE, HEALTH, LOST, ONCE, ENDS];
+const MIGRATIONS: &[&[&str]] = &[
+    FIRST,
+    SYSTEM_NAMES,
+    ATTENDANCE,
+    HEALTH,
+    LOST,
+    ONCE,
+    ENDS,
+    WAITING,
+];
 
 /// Functions as their runtime writes them, in addition to the readable name. Empty for most.
 const SYSTEM_NAMES: &[&str] =
@@ -61,6 +70,19 @@ const ENDS: &[&str] = &[
         max(windows.end_ns) AS end_ns
     FROM windows WHERE toDate(chunk) >= (SELECT max(day) - 1 FROM host_days)
     GROUP BY day, host, host_id, boot, labels_id",
+];
+
+/// How CPU limits held cgroups back, and for how long tasks of hosts waited. Rows of before have the
+/// defaults, which say that nothing is known: nothing used while throttling was known, and no time
+/// for which pressure is known.
+const WAITING: &[&str] = &[
+    "ALTER TABLE totals ADD COLUMN IF NOT EXISTS throttled_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE totals ADD COLUMN IF NOT EXISTS throttle_used_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE totals ADD COLUMN IF NOT EXISTS limit_millicores UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS pressure_known_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS pressure_cpu_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS pressure_memory_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
+    "ALTER TABLE windows ADD COLUMN IF NOT EXISTS pressure_io_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
 ];
 
 /// Version that [`tell_lost`] belongs to.

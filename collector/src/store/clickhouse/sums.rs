@@ -4,10 +4,10 @@ use super::client::{Client, Fault, Param, Statement};
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::select::{Condition, Grouping, Labels, signed_sum, sum, within};
 use crate::store::query::{AccountSums, Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
-use crate::store::{LabelTotals, Limits, Resolution, Scope, Step};
+use crate::store::{LabelTotals, Limits, PressureSum, Resolution, Scope, Step, ThrottledCgroup};
 use clickhouse::Row;
 use hashbrown::HashMap;
-use profile::{GroupBy, Selector, Value, key};
+use profile::{GroupBy, Selector, Throttling, Value, key};
 use serde::Deserialize;
 
 /// The windows' own step.
@@ -239,6 +239,9 @@ pub(super) async fn accounted(
     let mut found = AccountSums {
         lines: HashMap::new(),
         hosts: HashMap::new(),
+        pressure: HashMap::new(),
+        throttled: Vec::new(),
+        throttling_known: false,
         resolution: RAW,
     };
     let Some(span) = Span::of(scope.range, STEP_NS) else {
@@ -273,23 +276,113 @@ pub(super) async fn accounted(
         let sums = sums.or_insert_with(|| vec![0; axis.steps]);
         sums.iter_mut().zip(line).for_each(|(sum, ns)| *sum += ns);
     }
-    found.hosts = covered_by_host(client, span, axis, &scope.selector, limits).await?;
+    (found.hosts, found.pressure) =
+        covered_by_host(client, span, axis, &scope.selector, limits).await?;
+    (found.throttled, found.throttling_known) =
+        throttled(client, span, axis, &condition, limits).await?;
     Ok(found)
 }
 
-/// The time of the windows that start in each step, by name of the hosts that `selector` takes.
+/// Cgroups that their limits held back, and whether that is known of any.
+async fn throttled(
+    client: &Client,
+    span: Span,
+    axis: Axis,
+    condition: &Condition,
+    limits: &Limits,
+) -> Result<(Vec<ThrottledCgroup>, bool), Fault> {
+    #[derive(Row, Deserialize)]
+    struct Whole {
+        g: u64,
+        #[serde(rename = "unit")]
+        _unit: String,
+        throttled: u64,
+        used: u64,
+        most: u64,
+    }
+    #[derive(Row, Deserialize)]
+    struct Point {
+        g: u64,
+        #[serde(rename = "unit")]
+        _unit: String,
+        step: u64,
+        throttled: u64,
+    }
+    let grouping = Grouping::new(&GroupBy::All);
+    let columns = format!(
+        "{} AS throttled, {} AS used, max(total.limit_millicores) AS most",
+        sum("total.throttled_ns"),
+        sum("total.throttle_used_ns")
+    );
+    let by = "g, unit HAVING throttled > 0 OR used > 0";
+    let ask = of_totals(&grouping, span, condition, &columns, by);
+    let (mut known, mut sums) = (false, HashMap::<u64, Throttling>::new());
+    client
+        .each::<Whole>(&ask, limits, |row| {
+            known = true;
+            if row.throttled > 0 {
+                within((sums.len() + 1) * (axis.steps * 8 + 256), limits)?;
+                *sums.entry(row.g).or_default() += Throttling {
+                    ns: row.throttled,
+                    used_ns: row.used,
+                    limit_millicores: row.most,
+                };
+            }
+            Ok(())
+        })
+        .await?;
+    if sums.is_empty() {
+        return Ok((Vec::new(), known));
+    }
+    let columns = format!(
+        "{} AS step, {} AS throttled",
+        step_of_total(axis),
+        sum("total.throttled_ns")
+    );
+    let by = "g, unit, step HAVING throttled > 0";
+    let ask = of_totals(&grouping, span, condition, &columns, by);
+    let mut steps: HashMap<u64, Vec<u64>> = HashMap::new();
+    client
+        .each::<Point>(&ask, limits, |row| {
+            let line = steps.entry(row.g).or_insert_with(|| vec![0; axis.steps]);
+            if let Some(sum) = line.get_mut(row.step as usize) {
+                *sum = sum.saturating_add(row.throttled);
+            }
+            Ok(())
+        })
+        .await?;
+    let names = grouping
+        .labels(client, "series", span, condition, limits)
+        .await?;
+    let cgroups = sums.into_iter().map(|(group, sum)| ThrottledCgroup {
+        labels: names.get(&group).cloned().unwrap_or_default(),
+        sum,
+        steps: steps.remove(&group).unwrap_or_else(|| vec![0; axis.steps]),
+    });
+    Ok((cgroups.collect(), known))
+}
+
+/// By name of the host, a line over time.
+type ByHost<T> = HashMap<String, Vec<T>>;
+
+/// The time of the windows that start in each step, by name of the hosts that `selector` takes, and
+/// for how long their tasks waited.
 async fn covered_by_host(
     client: &Client,
     span: Span,
     axis: Axis,
     selector: &Selector,
     limits: &Limits,
-) -> Result<HashMap<String, Vec<u64>>, Fault> {
+) -> Result<(ByHost<u64>, ByHost<PressureSum>), Fault> {
     #[derive(Row, Deserialize)]
     struct Covered {
         host: String,
         step: u64,
         ns: u64,
+        known: u64,
+        cpu: u64,
+        memory: u64,
+        io: u64,
     }
     let condition = Condition::of(client, Labels::Host, span, selector, limits).await?;
     let mut ask = Statement::default();
@@ -298,19 +391,37 @@ async fn covered_by_host(
     ask.sql = format!(
         "SELECT toString(labels['{host}']) AS host, \
            toUInt64(intDiv(toInt64(toUnixTimestamp(chunk)) + slot * {STEP_S} - ({start_s}), \
-             {step_s})) AS step, {ns} AS ns \
+             {step_s})) AS step, {ns} AS ns, {known} AS known, {cpu} AS cpu, {memory} AS memory, \
+           {io} AS io \
          FROM windows AS set FINAL WHERE {inside} AND {selected} GROUP BY host, step",
         host = key::HOST,
+        known = sum("pressure_known_ns"),
+        cpu = sum("pressure_cpu_ns"),
+        memory = sum("pressure_memory_ns"),
+        io = sum("pressure_io_ns"),
         ns = sum("toUInt64(greatest(end_ns - start_ns, 0))"),
         inside = span.of_steps(),
     );
-    let mut hosts: HashMap<String, Vec<u64>> = HashMap::new();
+    let (mut hosts, mut pressure): (ByHost<u64>, ByHost<PressureSum>) = Default::default();
     client
         .each::<Covered>(&ask, limits, |row| {
+            let line_bytes = axis.steps * (8 + size_of::<PressureSum>());
             within(
-                (hosts.len() + 1) * (axis.steps * 8 + row.host.len() + 64),
+                (hosts.len() + 1) * (line_bytes + row.host.len() + 64),
                 limits,
             )?;
+            if row.known > 0 {
+                let line = pressure.entry(row.host.clone());
+                let line = line.or_insert_with(|| vec![PressureSum::default(); axis.steps]);
+                if let Some(sum) = line.get_mut(row.step as usize) {
+                    *sum += PressureSum {
+                        covered_ns: row.known,
+                        cpu_ns: row.cpu,
+                        memory_ns: row.memory,
+                        io_ns: row.io,
+                    };
+                }
+            }
             let line = hosts.entry(row.host);
             let line = line.or_insert_with(|| vec![0; axis.steps]);
             if let Some(sum) = line.get_mut(row.step as usize) {
@@ -319,7 +430,7 @@ async fn covered_by_host(
             Ok(())
         })
         .await?;
-    Ok(hosts)
+    Ok((hosts, pressure))
 }
 
 /// What each step is made of, of the hosts that `selector` takes.
@@ -413,6 +524,9 @@ pub(super) async fn totals(
         lost_w: u64,
         expected_ns: i64,
         estimated_ns: i64,
+        throttled: u64,
+        used: u64,
+        most: u64,
     }
     let mut found = LabelSums {
         rows: HashMap::new(),
@@ -427,11 +541,13 @@ pub(super) async fn totals(
     let grouping = Grouping::new(group_by);
     let columns = format!(
         "sum(total.n) AS n, {} AS w, sum(total.lost_n) AS lost_n, {} AS lost_w, {} AS expected_ns, \
-         {} AS estimated_ns",
+         {} AS estimated_ns, {} AS throttled, {} AS used, max(total.limit_millicores) AS most",
         sum("total.w"),
         sum("total.lost_w"),
         signed_sum("total.alone_ns"),
-        signed_sum("total.alone_estimated_ns")
+        signed_sum("total.alone_estimated_ns"),
+        sum("total.throttled_ns"),
+        sum("total.throttle_used_ns")
     );
     let ask = of_totals(&grouping, span, &condition, &columns, "g, unit");
     let mut groups: Vec<(u64, LabelSum)> = Vec::new();
@@ -454,6 +570,11 @@ pub(super) async fn totals(
                 lost,
                 expected_ns: row.expected_ns.into(),
                 estimated_ns: row.estimated_ns.into(),
+                throttling: Throttling {
+                    ns: row.throttled,
+                    used_ns: row.used,
+                    limit_millicores: row.most,
+                },
             };
             groups.push((row.g, sum));
             Ok(())

@@ -29,7 +29,10 @@ pub(super) fn rejection(window: &NewWindow, options: &Options, now_unix_ns: i64)
         total += row.value;
     }
     let accounts = window.accounts.iter();
-    let accounted = accounts.map(|account| account.ns.max(account.estimated_ns));
+    let accounted = accounts.map(|account| {
+        let throttled_ns = account.throttled_ns.unwrap_or(0);
+        account.ns.max(account.estimated_ns).max(throttled_ns)
+    });
     let reason = if TimeSlot::of(window.range.start_unix_ns).is_none() {
         "its time cannot be stored"
     } else if total.count > COUNT_MAX || total.weight > WEIGHT_MAX {

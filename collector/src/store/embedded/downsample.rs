@@ -26,7 +26,7 @@ use super::summaries::{ChunkWindows, decode_whole};
 use super::table::Table;
 use crate::store::LabelSet;
 use crate::sync::read;
-use profile::{LabelSetId, StackId};
+use profile::{LabelSetId, StackId, Throttling};
 use std::collections::{BTreeMap, VecDeque};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -334,9 +334,11 @@ impl Services {
             summary.merge(one);
         }
         for (labels, account) in finer.accounts {
+            let alone_ns = account.ns - account.below_ns;
             *summary.accounts.entry(service(labels)).or_default() += Account {
-                ns: account.ns - account.below_ns,
+                ns: alone_ns,
                 estimated_ns: account.estimated_ns - account.below_estimated_ns,
+                throttling: alone(account.throttling, alone_ns),
                 ..Account::default()
             };
         }
@@ -344,6 +346,20 @@ impl Services {
             .label_sets
             .extend(finer.label_sets.into_iter().map(service));
         summary
+    }
+}
+
+/// The throttling of a cgroup without what the cgroups below it used, which is added up with it. A
+/// limit above cgroups of other services keeps what it holds: without it, everything would seem to
+/// have been withheld.
+fn alone(throttling: Throttling, alone_ns: i128) -> Throttling {
+    let alone_ns = u64::try_from(alone_ns).unwrap_or(0);
+    Throttling {
+        used_ns: match throttling.ns > 0 && alone_ns == 0 {
+            true => throttling.used_ns,
+            false => throttling.used_ns.min(alone_ns),
+        },
+        ..throttling
     }
 }
 
@@ -362,4 +378,30 @@ fn service_of(labels: &LabelSet, service_labels: &[String]) -> LabelSet {
         .map(|label| (label.clone(), labels.get(label).to_owned()))
         .find(|(_, value)| !value.is_empty());
     LabelSet::new(found)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn throttling(ns: u64, used_ns: u64) -> Throttling {
+        Throttling {
+            ns,
+            used_ns,
+            limit_millicores: 200,
+        }
+    }
+
+    #[test]
+    fn a_limit_over_a_unit_is_held_against_all_of_the_unit_once() {
+        // The unit has the limit and runs 10 itself; the 90 of a cgroup below are added up with it.
+        assert_eq!(alone(throttling(300, 100), 10), throttling(300, 10));
+        assert_eq!(alone(throttling(0, 90), 90), throttling(0, 90));
+    }
+
+    #[test]
+    fn a_limit_over_cgroups_of_other_services_keeps_what_it_holds() {
+        assert_eq!(alone(throttling(300, 100), 0), throttling(300, 100));
+        assert_eq!(alone(Throttling::default(), 5), Throttling::default());
+    }
 }

@@ -4,8 +4,8 @@
 use super::block::{Sum, decode_sum, encode_sum};
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
 use crate::store::query::ABSENT_NS_MIN;
-use crate::store::{Gap, HostRange, TimeRange};
-use profile::Quality;
+use crate::store::{Gap, HostRange, PressureSum, TimeRange};
+use profile::{Pressure, Quality, Throttling};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// CPU time of a cgroup with all below it.
@@ -19,6 +19,8 @@ pub struct Account {
     pub below_ns: i128,
     /// What they have of `estimated_ns`.
     pub below_estimated_ns: i128,
+    /// How its own CPU limit held it back; nothing in files of earlier versions, which do not say.
+    pub throttling: Throttling,
 }
 
 impl Account {
@@ -44,6 +46,7 @@ impl std::ops::AddAssign for Account {
         self.estimated_ns += other.estimated_ns;
         self.below_ns += other.below_ns;
         self.below_estimated_ns += other.below_estimated_ns;
+        self.throttling += other.throttling;
     }
 }
 
@@ -60,6 +63,8 @@ pub struct WindowMeta {
     pub host_labels: u32,
     /// What was missed.
     pub quality: Quality,
+    /// For how long tasks of the host waited; `None` if that is not known.
+    pub pressure: Option<Pressure>,
     /// Samples.
     pub sum: Sum,
     /// Accounts by label set; of a window without, those of [`Account::unmeasured`]. Windows stored
@@ -87,6 +92,8 @@ pub struct HostSum {
     pub expected_ns: u64,
     /// The part that was not measured: all of it in windows without any. Unit: nanoseconds.
     pub estimated_ns: u64,
+    /// For how long tasks waited.
+    pub pressure: PressureSum,
 }
 
 impl HostSum {
@@ -109,6 +116,7 @@ impl HostSum {
             sum: window.sum,
             expected_ns: u64::try_from(ns).unwrap_or(0),
             estimated_ns: u64::try_from(estimated).unwrap_or(0),
+            pressure: window.pressure_sum(),
         };
     }
 
@@ -136,6 +144,7 @@ impl std::ops::AddAssign<HostSum> for HostSum {
         self.sum += other.sum;
         add(&mut self.expected_ns, other.expected_ns);
         add(&mut self.estimated_ns, other.estimated_ns);
+        self.pressure += other.pressure;
     }
 }
 
@@ -232,6 +241,7 @@ impl Summary {
 
     /// Appends the summary.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, VERSIONED + FORMAT);
         encode_u64(out, self.hosts.len() as u64);
         for (&(host, labels), (sum, presence)) in &self.hosts {
             encode_u64(out, host.into());
@@ -246,6 +256,15 @@ impl Summary {
             }
             encode_quality(out, sum.quality);
             encode_sum(out, sum.sum, 0);
+            let PressureSum {
+                covered_ns,
+                cpu_ns,
+                memory_ns,
+                io_ns,
+            } = sum.pressure;
+            for ns in [covered_ns, cpu_ns, memory_ns, io_ns] {
+                encode_u64(out, ns);
+            }
             encode_u64(out, presence.spans.len() as u64);
             for &(start, end) in &presence.spans {
                 encode_signed(out, start);
@@ -268,7 +287,8 @@ impl Summary {
     /// Reads what [`Summary::encode`] wrote.
     pub fn decode(input: &mut Reader<'_>) -> Result<Summary, Corrupt> {
         let mut summary = Summary::default();
-        for _ in 0..input.decode_count()? {
+        let (format, hosts) = decode_head(input)?;
+        for _ in 0..hosts {
             let key = (input.decode_u32()?, input.decode_u32()?);
             let mut sum = HostSum {
                 windows: input.decode_u64()?,
@@ -279,6 +299,14 @@ impl Summary {
             };
             sum.quality = decode_quality(input)?;
             sum.sum = decode_sum(input, 0)?;
+            if format >= FORMAT {
+                sum.pressure = PressureSum {
+                    covered_ns: input.decode_u64()?,
+                    cpu_ns: input.decode_u64()?,
+                    memory_ns: input.decode_u64()?,
+                    io_ns: input.decode_u64()?,
+                };
+            }
             let mut presence = Presence::default();
             for _ in 0..input.decode_count()? {
                 let start = input.decode_signed()?;
@@ -294,7 +322,9 @@ impl Summary {
         }
         for _ in 0..input.decode_count()? {
             let labels = input.decode_u32()?;
-            summary.accounts.insert(labels, decode_account(input)?);
+            summary
+                .accounts
+                .insert(labels, decode_account(input, format)?);
         }
         summary.label_sets = decode_ids(input)?.into_iter().collect();
         Ok(summary)
@@ -308,8 +338,16 @@ impl WindowMeta {
         accounts.all(|(_, account)| account.is_unmeasured())
     }
 
+    /// For how long tasks of the host waited in it.
+    pub fn pressure_sum(&self) -> PressureSum {
+        let range = self.range;
+        let length = range.end_unix_ns.saturating_sub(range.start_unix_ns);
+        PressureSum::of(self.pressure, length.max(0).unsigned_abs())
+    }
+
     /// Appends the window.
     pub fn encode(&self, out: &mut Vec<u8>) {
+        encode_u64(out, VERSIONED + FORMAT);
         encode_u64(out, self.host.into());
         encode_u64(out, self.sequence);
         encode_signed(out, self.range.start_unix_ns);
@@ -321,6 +359,12 @@ impl WindowMeta {
         );
         encode_u64(out, self.host_labels.into());
         encode_quality(out, self.quality);
+        encode_u64(out, u64::from(self.pressure.is_some()));
+        if let Some(of) = self.pressure {
+            for ns in [of.cpu_ns, of.memory_ns, of.io_ns] {
+                encode_u64(out, ns);
+            }
+        }
         encode_sum(out, self.sum, 0);
         encode_u64(out, self.accounts.len() as u64);
         let mut before = 0;
@@ -338,17 +382,26 @@ impl WindowMeta {
 
     /// Reads what [`WindowMeta::encode`] wrote.
     pub fn decode(input: &mut Reader<'_>) -> Result<WindowMeta, Corrupt> {
-        let (host, sequence) = (input.decode_u32()?, input.decode_u64()?);
+        let (format, host) = decode_head(input)?;
+        let sequence = input.decode_u64()?;
         let start_unix_ns = input.decode_signed()?;
         let end_unix_ns = start_unix_ns.wrapping_add(input.decode_signed()?);
         let host_labels = input.decode_u32()?;
         let quality = decode_quality(input)?;
+        let pressure = match format >= FORMAT && input.decode_u64()? != 0 {
+            true => Some(Pressure {
+                cpu_ns: input.decode_u64()?,
+                memory_ns: input.decode_u64()?,
+                io_ns: input.decode_u64()?,
+            }),
+            false => None,
+        };
         let sum = decode_sum(input, 0)?;
         let (mut accounts, mut before) = (Vec::new(), 0i64);
         for _ in 0..input.decode_count()? {
             before = before.wrapping_add(input.decode_signed()?);
             let labels = u32::try_from(before).map_err(|_| Corrupt("an id is too large"))?;
-            accounts.push((labels, decode_account(input)?));
+            accounts.push((labels, decode_account(input, format)?));
         }
         let label_sets = decode_ids(input)?;
         let dropped = match input.decode_u64()? {
@@ -364,11 +417,30 @@ impl WindowMeta {
             },
             host_labels,
             quality,
+            pressure,
             sum,
             accounts,
             label_sets,
             dropped,
         })
+    }
+}
+
+/// Added to the format of a record at its start. Records of before formats start with a 32-bit
+/// number instead, so they are told apart; they are of format 0.
+const VERSIONED: u64 = 1 << 32;
+
+/// Format of the records that are written: 1 has pressure and throttling. What earlier formats lack
+/// is not known.
+const FORMAT: u64 = 1;
+
+/// The format of a record, and the number that it starts with.
+fn decode_head(input: &mut Reader<'_>) -> Result<(u64, u32), Corrupt> {
+    let first = input.decode_u64()?;
+    match first.checked_sub(VERSIONED) {
+        None => Ok((0, first as u32)),
+        Some(format @ 1..=FORMAT) => Ok((format, input.decode_u32()?)),
+        Some(_) => Err(Corrupt("a later version of the collector wrote it")),
     }
 }
 
@@ -417,15 +489,52 @@ fn encode_account(out: &mut Vec<u8>, account: &Account) {
     encode_wide(out, account.estimated_ns);
     encode_wide(out, account.below_ns);
     encode_wide(out, account.below_estimated_ns);
+    encode_throttling(out, account);
 }
 
-fn decode_account(input: &mut Reader<'_>) -> Result<Account, Corrupt> {
-    Ok(Account {
+/// What follows an account: nothing is known of its throttling, it was not throttled in all of its
+/// time, or numbers.
+const UNKNOWN: u64 = 0;
+const UNTHROTTLED: u64 = 1;
+const NUMBERS: u64 = 2;
+
+fn encode_throttling(out: &mut Vec<u8>, account: &Account) {
+    let of = account.throttling;
+    if of == Throttling::default() {
+        encode_u64(out, UNKNOWN);
+    } else if of.ns == 0 && of.limit_millicores == 0 && i128::from(of.used_ns) == account.ns {
+        encode_u64(out, UNTHROTTLED);
+    } else {
+        for number in [NUMBERS, of.ns, of.used_ns, of.limit_millicores] {
+            encode_u64(out, number);
+        }
+    }
+}
+
+fn decode_account(input: &mut Reader<'_>, format: u64) -> Result<Account, Corrupt> {
+    let mut account = Account {
         ns: decode_wide(input)?,
         estimated_ns: decode_wide(input)?,
         below_ns: decode_wide(input)?,
         below_estimated_ns: decode_wide(input)?,
-    })
+        throttling: Throttling::default(),
+    };
+    if format >= FORMAT {
+        account.throttling = match input.decode_u64()? {
+            UNKNOWN => Throttling::default(),
+            UNTHROTTLED => Throttling {
+                used_ns: u64::try_from(account.ns).map_err(|_| Corrupt("a time is below zero"))?,
+                ..Throttling::default()
+            },
+            NUMBERS => Throttling {
+                ns: input.decode_u64()?,
+                used_ns: input.decode_u64()?,
+                limit_millicores: input.decode_u64()?,
+            },
+            _ => return Err(Corrupt("throttling is of no known kind")),
+        };
+    }
+    Ok(account)
 }
 
 /// Numbers of a [`Quality`] in a record, by place. Another field changes what files of earlier
@@ -512,11 +621,32 @@ mod tests {
                         estimated_ns: 2,
                         below_ns: -1,
                         below_estimated_ns: i64::MIN.into(),
+                        throttling: Throttling {
+                            ns: u64::MAX,
+                            used_ns: 5,
+                            limit_millicores: 200,
+                        },
                     },
                 ),
                 (1, Account::default()),
+                (
+                    2,
+                    Account {
+                        ns: 70,
+                        throttling: Throttling {
+                            used_ns: 70,
+                            ..Throttling::default()
+                        },
+                        ..Account::default()
+                    },
+                ),
             ],
-            label_sets: vec![0, 1, 9],
+            pressure: Some(Pressure {
+                cpu_ns: 3,
+                memory_ns: u64::MAX,
+                io_ns: 0,
+            }),
+            label_sets: vec![0, 1, 2, 9],
             dropped: Some(gap),
         };
         let mut bytes = Vec::new();
@@ -531,5 +661,75 @@ mod tests {
         bytes.clear();
         summary.encode(&mut bytes);
         assert_eq!(Summary::decode(&mut Reader::new(&bytes)).unwrap(), summary);
+    }
+
+    /// The first bytes of a window as version 1 of the collector wrote it: host 3, window 5 of the
+    /// time 7 to 17, labels 2, no quality, no samples, an account of label set 1 with 40 ns, one
+    /// label set, nothing dropped.
+    fn window_of_before() -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for number in [3, 5] {
+            encode_u64(&mut bytes, number);
+        }
+        encode_signed(&mut bytes, 7);
+        encode_signed(&mut bytes, 10);
+        encode_u64(&mut bytes, 2);
+        encode_quality(&mut bytes, Quality::default());
+        encode_sum(&mut bytes, Sum::default(), 0);
+        encode_u64(&mut bytes, 1);
+        for number in [1, 40, 0, 0, 0] {
+            encode_signed(&mut bytes, number);
+        }
+        encode_ids(&mut bytes, [1].into_iter());
+        encode_u64(&mut bytes, 0);
+        bytes
+    }
+
+    #[test]
+    fn a_window_of_before_says_nothing_of_throttling_and_pressure() {
+        let bytes = window_of_before();
+        let mut input = Reader::new(&bytes);
+        let window = WindowMeta::decode(&mut input).unwrap();
+        assert!(input.is_empty());
+        assert_eq!(
+            (window.host, window.sequence, window.pressure),
+            (3, 5, None)
+        );
+        let (labels, account) = window.accounts[0];
+        assert_eq!((labels, account.ns), (1, 40));
+        assert_eq!(account.throttling, Throttling::default());
+    }
+
+    #[test]
+    fn a_summary_of_before_says_nothing_of_throttling_and_pressure() {
+        let mut bytes = Vec::new();
+        // A host with its numbers, a quality, no samples, no spans, nothing dropped.
+        for number in [1, 3, 2, 1, 0, 40, 0] {
+            encode_u64(&mut bytes, number);
+        }
+        encode_quality(&mut bytes, Quality::default());
+        encode_sum(&mut bytes, Sum::default(), 0);
+        for number in [0, 0, 1, 9] {
+            encode_u64(&mut bytes, number);
+        }
+        for number in [40, 0, 0, 0] {
+            encode_signed(&mut bytes, number);
+        }
+        encode_ids(&mut bytes, [9].into_iter());
+        let mut input = Reader::new(&bytes);
+        let summary = Summary::decode(&mut input).unwrap();
+        assert!(input.is_empty());
+        let (host, _) = &summary.hosts[&(3, 2)];
+        assert_eq!((host.expected_ns, host.pressure.covered_ns), (40, 0));
+        assert_eq!(summary.accounts[&9].throttling, Throttling::default());
+    }
+
+    #[test]
+    fn a_record_of_a_later_format_is_not_read_as_another() {
+        let mut bytes = Vec::new();
+        encode_u64(&mut bytes, VERSIONED + FORMAT + 1);
+        bytes.extend([0; 99]);
+        assert!(WindowMeta::decode(&mut Reader::new(&bytes)).is_err());
+        assert!(Summary::decode(&mut Reader::new(&bytes)).is_err());
     }
 }

@@ -109,6 +109,7 @@ fn window_at(start: i64) -> WindowMeta {
         quality: Quality::default(),
         sum: Sum::default(),
         accounts: Vec::new(),
+        pressure: None,
         label_sets: Vec::new(),
         dropped: None,
     }

@@ -214,6 +214,7 @@ fn meta(dict: &mut Dict, window: &NewWindow, labels: &Labels) -> WindowMeta {
         range: window.range,
         host_labels: labels.host_id.0,
         quality: window.quality,
+        pressure: window.pressure,
         sum,
         accounts: accounts(window, &labels.ids),
         label_sets,
@@ -477,6 +478,7 @@ fn accounts(window: &NewWindow, labels: &[LabelSetId]) -> Vec<(u32, Account)> {
         estimated_ns: account.estimated_ns.into(),
         below_ns: below.ns,
         below_estimated_ns: below.estimated_ns,
+        throttling: account.throttling(),
     };
     let accounts = window.accounts.iter().zip(accounted_below(window));
     let accounts = accounts.map(|of| (labels[of.0.labels as usize].0, of_account(of)));

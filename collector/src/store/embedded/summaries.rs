@@ -140,6 +140,7 @@ mod tests {
                 idle: count,
                 ..Quality::default()
             },
+            pressure: None,
             sum: Sum {
                 taken: Value {
                     count,

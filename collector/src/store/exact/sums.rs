@@ -184,6 +184,8 @@ impl Weighed for Vec<LabelTotals> {
             if is_time {
                 row.expected_ns = rescaled_signed(row.expected_ns);
                 row.estimated_ns = rescaled_signed(row.estimated_ns);
+                row.throttling.ns = rescaled(row.throttling.ns);
+                row.throttling.used_ns = rescaled(row.throttling.used_ns);
             }
         }
     }
@@ -200,6 +202,7 @@ impl Weighed for Vec<LabelTotals> {
                     sum.lost += row.lost;
                     sum.expected_ns = sum.expected_ns.saturating_add(row.expected_ns);
                     sum.estimated_ns = sum.estimated_ns.saturating_add(row.estimated_ns);
+                    sum.throttling += row.throttling;
                 }
             }
         }

@@ -4,7 +4,7 @@ use super::activity::AnswerFacts;
 use super::quality::quality;
 use super::series::{covered, heaviest};
 use super::{QueryBudget, WindowSource};
-use crate::store::{AccountedSeries, Limits, QueryResult, Scope, StoreError};
+use crate::store::{AccountedSeries, Limits, QueryResult, Scope, StoreError, THROTTLED_MAX};
 use profile::{GroupBy, Value, unit};
 
 /// See [`StoreQueries::accounted`](crate::store::StoreQueries::accounted).
@@ -35,6 +35,13 @@ pub(super) fn accounted(
         unit: unit::TIME.to_owned(),
     };
     let quality = quality(source, &scope, facts, &mut budget)?;
+    let mut throttled = found.throttled;
+    throttled.sort_by(|a, b| {
+        let longer = b.sum.ns.cmp(&a.sum.ns);
+        longer.then_with(|| a.labels.cmp(&b.labels))
+    });
+    let throttled_left_out = throttled.len().saturating_sub(THROTTLED_MAX) as u64;
+    throttled.truncate(THROTTLED_MAX);
     let data = AccountedSeries {
         start_unix_ns: axis.start,
         step_ns: axis.step_ns,
@@ -42,6 +49,10 @@ pub(super) fn accounted(
         rest: heaviest.rest,
         rest_lines: heaviest.rest_lines,
         hosts: found.hosts.into_iter().collect(),
+        pressure: found.pressure.into_iter().collect(),
+        throttled,
+        throttled_left_out,
+        throttling_known: found.throttling_known,
     };
     Ok(QueryResult { data, quality })
 }

@@ -1,9 +1,9 @@
 //! What an engine adds up for an answer.
 
 use super::Units;
-use crate::store::{LabelSet, Resolution, Step};
+use crate::store::{LabelSet, PressureSum, Resolution, Step, ThrottledCgroup};
 use hashbrown::HashMap;
-use profile::Value;
+use profile::{Throttling, Value};
 
 /// What an engine adds up of accounts.
 #[derive(Clone, Debug)]
@@ -13,6 +13,12 @@ pub struct AccountSums {
     pub lines: HashMap<LabelSet, Vec<i128>>,
     /// See [`AccountedSeries::hosts`](crate::store::AccountedSeries::hosts).
     pub hosts: HashMap<String, Vec<u64>>,
+    /// See [`AccountedSeries::pressure`](crate::store::AccountedSeries::pressure).
+    pub pressure: HashMap<String, Vec<PressureSum>>,
+    /// Cgroups that were held back, in any order.
+    pub throttled: Vec<ThrottledCgroup>,
+    /// See [`AccountedSeries::throttling_known`](crate::store::AccountedSeries::throttling_known).
+    pub throttling_known: bool,
     /// What was read.
     pub resolution: Resolution,
 }
@@ -43,6 +49,8 @@ pub struct LabelSum {
     pub expected_ns: i128,
     /// The part of it that was not measured. Unit: nanoseconds.
     pub estimated_ns: i128,
+    /// How their own limits held them back.
+    pub throttling: Throttling,
 }
 
 impl std::ops::AddAssign for LabelSum {
@@ -51,6 +59,7 @@ impl std::ops::AddAssign for LabelSum {
         self.lost += other.lost;
         self.expected_ns = self.expected_ns.saturating_add(other.expected_ns);
         self.estimated_ns = self.estimated_ns.saturating_add(other.estimated_ns);
+        self.throttling += other.throttling;
     }
 }
 

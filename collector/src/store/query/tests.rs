@@ -180,6 +180,9 @@ impl WindowSource for Given {
                 .map(|(name, weights)| (unit(name), signed(weights)))
                 .collect(),
             hosts: [("a".to_owned(), vec![10, 0])].into(),
+            pressure: Default::default(),
+            throttled: Vec::new(),
+            throttling_known: false,
             resolution: RESOLUTION,
         })
     }

@@ -31,6 +31,7 @@ pub(super) fn totals(
             lost: sum.lost,
             expected_ns: clip(sum.expected_ns),
             estimated_ns: clip(sum.estimated_ns),
+            throttling: sum.throttling,
         }
     });
     let mut data: Vec<LabelTotals> = rows.collect();

@@ -214,7 +214,7 @@ pub async fn ask_queries(log: &Log, channel: &Channel) {
         let request = wire::DiffRequest {
             before: selection.clone(),
             after: selection.clone(),
-            limit: 0,
+            ..wire::DiffRequest::default()
         };
         let answer = client.diff(request.clone()).await;
         log.answer(("QueryService/Diff", &request), answer);

@@ -152,6 +152,7 @@ pub fn put(rig: &Rig, host: &str, number: u64, samples: &[Sample]) {
         label_sets,
         rows,
         accounts: Vec::new(),
+        pressure: None,
         dropped_before: None,
         stream: None,
     };

@@ -3,8 +3,8 @@
 use crate::store::draft::{Draft, definitions, store_all, windows};
 use crate::store::model::Model;
 use crate::store::text::{assert_adds_up, samples};
-use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, query, range};
-use collector::store::{PushOutcome, Store, StoreQueries as _};
+use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, query, range, scope};
+use collector::store::{PushOutcome, Store, StoreQueries as _, ThrottledCgroup};
 
 const HOUR: i64 = 3600;
 const DAY: i64 = 24 * HOUR;
@@ -92,5 +92,51 @@ pub fn edges_of_a_range_are_read_fine(_: &dyn Engine, place: Box<dyn Place>) {
             assert_eq!(samples(&answer.data), samples(&expected.data), "{told}");
             assert_eq!(answer.quality.covered, range, "{told}");
         }
+    }
+}
+
+/// As [`drafts`], with a cgroup that is held back more from hour to hour, and pressure.
+fn waiting() -> Vec<Draft> {
+    let all = drafts().into_iter().enumerate();
+    all.map(|(at, draft)| {
+        let at = at as u64;
+        draft
+            .account("/", 900 + at, 0)
+            .throttled(0, 0)
+            .account("/web", 500 + at, 0)
+            .throttled(1000 + at, 200)
+            .account("/db", 300, 0)
+            .pressure(10 * at, at, 1)
+    })
+    .collect()
+}
+
+pub fn waiting_stays_as_data_gets_older(_: &dyn Engine, place: Box<dyn Place>) {
+    let (store, model) = (Fresh::of(place), Model::default());
+    for some in waiting().chunks(40) {
+        store_all(&*store, some);
+        store_all(&model, some);
+    }
+    let by = vec!["host".to_owned(), "cgroup".to_owned()];
+    let step_ns = HOUR as u64 * SECOND as u64;
+    for age in [0, 5 * HOUR, 3 * DAY, 20 * DAY] {
+        grow_older(&*store, age);
+        let scope = scope(range(-2 * HOUR, 2 * HOUR), "");
+        let answer = store.accounted(&scope, &by, step_ns, &ample()).unwrap();
+        let expected = model.accounted(&scope, &by, step_ns, &ample()).unwrap();
+        let told = format!("{age} s older");
+        if answer.quality.resolution.by_service {
+            // Cgroups are no longer told apart.
+            continue;
+        }
+        assert!(answer.data.throttling_known, "{told}");
+        assert!(!expected.data.throttled.is_empty());
+        let (found, wanted) = (answer.data, expected.data);
+        assert_eq!(found.pressure, wanted.pressure, "{told}");
+        let sorted = |mut of: Vec<ThrottledCgroup>| {
+            of.sort_by(|a, b| a.labels.cmp(&b.labels));
+            of
+        };
+        assert_eq!(sorted(found.throttled), sorted(wanted.throttled), "{told}");
     }
 }

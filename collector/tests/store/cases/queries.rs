@@ -8,7 +8,7 @@ use crate::store::{
 };
 use collector::store::{
     HostFacts, HostKey, HostRecord, LabelSet, LabelTotals, Series, StoreError, StoreQueries as _,
-    TimeRange,
+    ThrottledCgroup, TimeRange,
 };
 use profile::{Coverage, FrameFilter, FrameFilterOp, GroupBy, Query, StackEnd, Value};
 
@@ -40,7 +40,9 @@ fn fleet() -> Vec<Draft> {
                 .lost("cgroup=/s/web,unit=web", window % 3)
                 .account("/", 100 * PERIOD, 0)
                 .account("/s/web", 60 * PERIOD, 10 * PERIOD)
-                .account("/s/db", 20 * PERIOD, 0);
+                .throttled(90 * PERIOD, 200)
+                .account("/s/db", 20 * PERIOD, 0)
+                .pressure(PERIOD * window, PERIOD, weight);
             drafts.push(draft);
         }
     }
@@ -269,6 +271,17 @@ pub fn steps_start_at_multiples(_: &dyn Engine, place: Box<dyn Place>) {
             "accounts {from}..{to} by {step_s}"
         );
         assert_eq!(accounted.data.hosts, expected.data.hosts);
+        assert!(!expected.data.throttled.is_empty());
+        let by_labels = |mut cgroups: Vec<ThrottledCgroup>| {
+            cgroups.sort_by(|a, b| a.labels.cmp(&b.labels));
+            cgroups
+        };
+        assert_eq!(
+            by_labels(accounted.data.throttled),
+            by_labels(expected.data.throttled)
+        );
+        assert!(accounted.data.throttling_known);
+        assert_eq!(accounted.data.pressure, expected.data.pressure);
         assert_eq!(accounted.quality.total, expected.quality.total);
         assert_eq!(accounted.quality.unit, "nanoseconds");
     }

@@ -4,10 +4,14 @@ use crate::store::draft::{Draft, definitions, windows};
 use crate::store::model::Model;
 use crate::store::text::{lines, samples, totals};
 use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
-use collector::store::{PushOutcome, Store, StoreQueries as _, TimeRange, WindowSink as _};
-use profile::{CostBy, Costs, Dictionary, StackEnd, TopSort};
+use collector::store::{
+    AccountedSeries, LabelSet, LabelTotals, PushOutcome, SAMPLE_LABELS, Store, StoreQueries as _,
+    TimeRange, WindowSink as _,
+};
+use profile::{CostBy, Costs, Dictionary, StackEnd, Throttling, TopSort};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
+use std::collections::BTreeMap;
 
 /// Rounds of random data; each is several pushes and questions.
 const ROUNDS: u32 = 2;
@@ -146,9 +150,17 @@ pub fn draft(choice: &Choice) -> Draft {
         };
     }
     if choice.measured {
-        draft = draft
-            .account("/s/web", choice.sequence * 1000, choice.sequence)
-            .account("/", choice.sequence * 2000 + 1, choice.sequence);
+        draft = draft.account("/s/web", choice.sequence * 1000, choice.sequence);
+        // Known in two windows of three, as of agents of two versions.
+        draft = match choice.sequence % 3 {
+            0 => draft,
+            1 => draft.throttled(0, 0),
+            _ => draft.throttled(choice.sequence * 700, choice.sequence),
+        };
+        draft = draft.account("/", choice.sequence * 2000 + 1, choice.sequence);
+    }
+    if choice.sequence % 4 > 0 {
+        draft = draft.pressure(choice.sequence * 30, choice.sequence, choice.sequence % 4);
     }
     draft
 }
@@ -236,6 +248,33 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
     let expected = model.totals(&scope(covered, text), &by, &ample()).unwrap();
     assert_eq!(totals(&answer.data), totals(&expected.data), "{question:?}");
     assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
+    let throttling = |rows: &[LabelTotals]| -> BTreeMap<LabelSet, Throttling> {
+        let rows = rows.iter().map(|row| (row.labels.clone(), row.throttling));
+        rows.filter(|(_, of)| *of != Throttling::default())
+            .collect()
+    };
+    assert_eq!(
+        throttling(&answer.data),
+        throttling(&expected.data),
+        "{question:?}"
+    );
+
+    // Samples have labels that accounts lack.
+    if SAMPLE_LABELS.iter().any(|label| text.contains(label)) {
+        return;
+    }
+    let by = vec!["host".to_owned(), "cgroup".to_owned()];
+    let answer = store.accounted(&of_scope, &by, step_ns, &ample()).unwrap();
+    let coarsest = answer.quality.resolution.step_ns.max(step_ns);
+    let covered = widened(answer.quality.covered, coarsest);
+    let expected = model
+        .accounted(&scope(covered, text), &by, step_ns, &ample())
+        .unwrap();
+    let waiting = |mut data: AccountedSeries| {
+        data.throttled.sort_by(|a, b| a.labels.cmp(&b.labels));
+        (data.throttled, data.throttling_known, data.pressure)
+    };
+    assert_eq!(waiting(answer.data), waiting(expected.data), "{question:?}");
 }
 
 pub fn answers_are_those_of_the_model(engine: &dyn Engine, _: Box<dyn Place>) {

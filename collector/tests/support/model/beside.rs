@@ -2,10 +2,10 @@
 
 use super::{ABSENT_MIN_NS, Kept, STEP_NS, State, keep};
 use collector::store::{
-    DataQuality, GAPS_MAX, Gap, HostKey, LabelSet, Limits, Resolution, Scope, Series, Step,
-    TimeRange, TimeSeries,
+    DataQuality, GAPS_MAX, Gap, HostKey, LabelSet, Limits, PressureSum, Resolution, Scope, Series,
+    Step, ThrottledCgroup, TimeRange, TimeSeries, selects,
 };
-use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Value, key};
+use profile::{Profile, Quality, Remap, Selector, StackEnd, StackId, Throttling, Value, key};
 use std::collections::{BTreeMap, BTreeSet};
 
 impl State {
@@ -145,6 +145,71 @@ impl State {
             }
         }
         hosts
+    }
+
+    /// For how long tasks of these hosts waited, of those that say it.
+    pub(super) fn pressure_by_host(
+        &self,
+        scope: &Scope,
+        (start, step_ns): (i64, u64),
+        limits: &Limits,
+    ) -> BTreeMap<String, Vec<PressureSum>> {
+        let covered_ns = (scope.range.end_unix_ns - start).max(0) as u64;
+        let steps = covered_ns.div_ceil(step_ns) as usize;
+        let mut hosts: BTreeMap<String, Vec<PressureSum>> = BTreeMap::new();
+        for kept in self.in_range(scope.range) {
+            let range = kept.window.range;
+            let length = (range.end_unix_ns - range.start_unix_ns) as u64;
+            if kept.window.pressure.is_some() && kept.host_is_selected(&scope.selector, limits) {
+                let line = hosts.entry(kept.host_labels().get(key::HOST).to_owned());
+                let line = line.or_insert_with(|| vec![PressureSum::default(); steps]);
+                let at = ((range.start_unix_ns - start) as u64 / step_ns) as usize;
+                line[at] += PressureSum::of(kept.window.pressure, length);
+            }
+        }
+        hosts
+    }
+
+    /// Throttling of selected cgroups, with the start of its window.
+    fn throttling_of(&self, scope: &Scope) -> Vec<(i64, &LabelSet, Throttling)> {
+        let mut found = Vec::new();
+        for kept in self.in_range(scope.range) {
+            for (labels, of) in kept.throttling() {
+                if selects(&scope.selector, labels) {
+                    found.push((kept.window.range.start_unix_ns, labels, of));
+                }
+            }
+        }
+        found
+    }
+
+    /// True if throttling of a selected cgroup is known.
+    pub(super) fn throttling_known(&self, scope: &Scope) -> bool {
+        let all = self.throttling_of(scope);
+        all.iter().any(|(_, _, of)| *of != Throttling::default())
+    }
+
+    /// Selected cgroups that were held back, the longest first.
+    pub(super) fn throttled(
+        &self,
+        scope: &Scope,
+        (start, step_ns): (i64, u64),
+    ) -> Vec<ThrottledCgroup> {
+        let covered_ns = (scope.range.end_unix_ns - start).max(0) as u64;
+        let steps = covered_ns.div_ceil(step_ns) as usize;
+        let mut found: BTreeMap<&LabelSet, ThrottledCgroup> = BTreeMap::new();
+        for (at, labels, of) in self.throttling_of(scope) {
+            let cgroup = found.entry(labels).or_insert_with(|| ThrottledCgroup {
+                labels: labels.clone(),
+                sum: Throttling::default(),
+                steps: vec![0; steps],
+            });
+            cgroup.sum += of;
+            cgroup.steps[((at - start) as u64 / step_ns) as usize] += of.ns;
+        }
+        let mut found: Vec<_> = found.into_values().filter(|of| of.sum.ns > 0).collect();
+        found.sort_by_key(|of| std::cmp::Reverse(of.sum.ns));
+        found
     }
 
     /// What steps of a series are made of.

@@ -10,7 +10,7 @@ use collector::store::{
 };
 use profile::{
     ContentId, Dictionary, FrameId, GroupBy, Info, MergeError, Profile, Quality, Query,
-    QueryRunner, Remap, SampleKey, Selector, StackEnd, StackId, Value, key,
+    QueryRunner, Remap, SampleKey, Selector, StackEnd, StackId, Throttling, Value, key,
 };
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -148,6 +148,12 @@ impl Kept {
             .map(|account| sets(account.labels))
             .zip(self.alone())
             .collect()
+    }
+
+    /// How their own limits held cgroups back.
+    fn throttling(&self) -> impl Iterator<Item = (&LabelSet, Throttling)> {
+        let accounts = self.window.accounts.iter();
+        accounts.map(move |of| (&self.window.label_sets[of.labels as usize], of.throttling()))
     }
 }
 
@@ -500,6 +506,10 @@ impl StoreQueries for Model {
                 rest,
                 rest_lines,
                 hosts: state.covered_by_host(scope, axis, limits),
+                pressure: state.pressure_by_host(scope, axis, limits),
+                throttled_left_out: 0,
+                throttling_known: state.throttling_known(scope),
+                throttled: state.throttled(scope, axis),
             },
             quality: state.quality(scope, Value { count: 0, weight }, unit, limits),
         })
@@ -554,7 +564,7 @@ impl StoreQueries for Model {
         let state = self.state();
         let rows = state.rows(scope);
         fits(rows.len(), limits)?;
-        let mut sums: BTreeMap<LabelSet, (Value, Value, i128, i128)> = BTreeMap::new();
+        let mut sums: BTreeMap<LabelSet, (Value, Value, i128, i128, Throttling)> = BTreeMap::new();
         for (_, labels, key, value) in &rows {
             let of = sums.entry(keep(labels, group_by)).or_default();
             if key.end == StackEnd::Lost {
@@ -571,17 +581,25 @@ impl StoreQueries for Model {
                     of.3 += estimated;
                 }
             }
+            for (labels, throttling) in kept.throttling() {
+                if selects(&scope.selector, labels) {
+                    sums.entry(keep(labels, group_by)).or_default().4 += throttling;
+                }
+            }
         }
         let clip = |ns: i128| ns.clamp(i64::MIN.into(), i64::MAX.into()) as i64;
         let data = sums
             .into_iter()
-            .map(|(labels, (taken, lost, ns, estimated))| LabelTotals {
-                labels,
-                taken,
-                lost,
-                expected_ns: clip(ns),
-                estimated_ns: clip(estimated),
-            });
+            .map(
+                |(labels, (taken, lost, ns, estimated, throttling))| LabelTotals {
+                    labels,
+                    taken,
+                    lost,
+                    expected_ns: clip(ns),
+                    estimated_ns: clip(estimated),
+                    throttling,
+                },
+            );
         let mut data: Vec<_> = data.collect();
         data.sort_by_key(|row| std::cmp::Reverse(row.taken.weight.saturating_add(row.lost.weight)));
         data.truncate(limits.lines);

@@ -11,11 +11,11 @@ import {
   AlertState,
   type ListAlertsResponse,
 } from '../gen/fleetprof/collector/v1/alerts_pb';
-import { baselineOf } from '../overview/overview';
 import { useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useViewState } from '../state/store';
 import * as format from '../text/format';
+import { baselineOf } from '../time/baseline';
 import { absoluteSpec, toMs } from '../time/range';
 import { listAlerts } from './client';
 import './alerts.css';
@@ -109,7 +109,7 @@ function leads(one: Alert, now: number): { open: Partial<State>; compare: Partia
   const ended = one.resolvedUnixNs ? toMs(one.resolvedUnixNs) : now;
   const times = { from: begun - 30 * MINUTE, to: Math.min(ended + 10 * MINUTE, now) };
   const during = { from: begun - 5 * MINUTE, to: Math.max(begun + MINUTE, Math.min(ended, now)) };
-  const was = absoluteSpec(baselineOf(during, 'day'));
+  const was = absoluteSpec(baselineOf(during, 'day') ?? during);
   const common = { live: false, query: one.selector, filters: [] };
   return {
     open: { ...absoluteSpec(times), ...common, view: 'profile', search: one.function },

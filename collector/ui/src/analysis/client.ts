@@ -5,6 +5,7 @@ import type { FleetCaptureInfo, FleetCaptureRequest } from '../gen/fleetprof/col
 import type { Layout } from '../flame/layout';
 import type { LineRow } from '../flame/lines';
 import type { NameTable } from '../flame/names';
+import type { Neighbours } from '../flame/sandwich';
 import { NOT_HELD, type Trouble, TroubleError } from '../query/errors';
 import type { Selection } from '../query/selection';
 import { pageBase } from '../query/base';
@@ -194,6 +195,14 @@ export class Analysis {
     const { names } = graph.layout.tree;
     const { callers, callees, own, total } = await this.call('sandwich', { request: graph.request, fn }, signal);
     return { callers: shapeOf(callers, names), callees: shapeOf(callees, names), own, total };
+  }
+
+  functions(request: GraphRequest, node: number, signal: AbortSignal): Promise<FunctionColumns> {
+    return this.call('functions', { request, node }, signal);
+  }
+
+  around(request: GraphRequest, fn: string, signal: AbortSignal): Promise<Neighbours> {
+    return this.call('around', { request, fn }, signal);
   }
 
   lines(args: Operations['lines']['args'], signal: AbortSignal): Promise<LineRow[]> {

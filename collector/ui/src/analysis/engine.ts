@@ -10,14 +10,14 @@ import { changeOf, isChance, measure, scale } from '../flame/diff';
 import { type Layout, layOut, single } from '../flame/layout';
 import { hasLines, linesOf } from '../flame/lines';
 import { Names } from '../flame/names';
-import { sandwich } from '../flame/sandwich';
-import { type Tree, buildDiffTree, buildTree, functionRows } from '../flame/tree';
+import { around, sandwich } from '../flame/sandwich';
+import { type Tree, bottomUp, buildDiffTree, buildTree, functionRows } from '../flame/tree';
 import { gridOf } from '../heat/grid';
 import { END_LOST } from '../query/outcome';
 import { NotHeldError } from '../query/errors';
 import { type Profile, ProfileError } from '../query/profile';
 import { between, sumOf } from '../query/timestamps';
-import { labelsOf, sumsByLabel, sumsByModule } from '../tables/sums';
+import { labelsOf, sumsByLabel, sumsByModule, valuesWith } from '../tables/sums';
 import { packNames } from './names';
 import type {
   Change,
@@ -99,7 +99,9 @@ export class Engine {
 
   async graph(request: Args<'graph'>, stage: Stage): Promise<Answer<'graph'>> {
     const tree = await this.treeOf(request, stage);
-    const shape = shapeOf(tree, request, await this.countsOf(request, stage));
+    const counts = await this.countsOf(request, stage);
+    const turn = (of: Tree) => (request.options.bottomUp ? bottomUp(of) : of);
+    const shape = shapeOf(turn(tree), request, counts && turn(counts));
     await stage();
     const functions = request.diff ? undefined : functionsOf(tree);
     return { ...shape, names: packNames(tree.names), functions, unit: this.profileOf(request.of).unit };
@@ -119,6 +121,16 @@ export class Engine {
     };
   }
 
+  async functions({ request, node }: Args<'functions'>, stage: Stage): Promise<Answer<'functions'>> {
+    const tree = await this.treeOf(request, stage);
+    if (!(node < tree.parent.length)) throw new ProfileError(`node ${node} of ${tree.parent.length}`);
+    return functionsOf(tree, node);
+  }
+
+  async around({ request, fn }: Args<'around'>, stage: Stage): Promise<Answer<'around'>> {
+    return around(await this.treeOf(request, stage), fn, request.diff ? 1 : 0);
+  }
+
   lines({ of, fn, samples }: Args<'lines'>): Answer<'lines'> {
     const profile = this.profileOf(of);
     return linesOf(profile, fn, samples ? profile.count : profile.weight);
@@ -128,9 +140,10 @@ export class Engine {
     return changesBetween(this.profileOf(before), this.profileOf(of), samples);
   }
 
-  sums({ of, by, samples }: Args<'sums'>): Answer<'sums'> {
+  sums({ of, by, samples, fn }: Args<'sums'>): Answer<'sums'> {
     const profile = this.profileOf(of);
-    const values = samples ? profile.count : profile.weight;
+    const all = samples ? profile.count : profile.weight;
+    const values = fn === undefined ? all : valuesWith(profile, all, fn);
     return {
       rows: by === 'module' ? sumsByModule(profile, values) : sumsByLabel(profile, values, by),
       whole: values.reduce((sum, value) => sum + value, 0),
@@ -168,7 +181,7 @@ export class Engine {
   private async treeOf(request: GraphRequest, stage: Stage): Promise<Tree> {
     const { of, options, diff } = request;
     // How it is measured is no matter of the tree.
-    const key = JSON.stringify([of, options, diff?.before]);
+    const key = JSON.stringify([of, { ...options, bottomUp: false }, diff?.before]);
     const known = this.trees.get(key);
     this.trees.delete(key);
     const tree = known?.tree ?? (await this.build(request, stage));
@@ -239,9 +252,9 @@ function changesOf(
   return { steps, vanished };
 }
 
-function functionsOf(tree: Tree): FunctionColumns {
+function functionsOf(tree: Tree, top = 0): FunctionColumns {
   // The heavier of two without time of their own stands first.
-  const rows = functionRows(tree).sort((left, right) => right.total - left.total);
+  const rows = functionRows(tree, 0, top).sort((left, right) => right.total - left.total);
   const waits = rows.some((row) => row.waker);
   return {
     name: Uint32Array.from(rows, (row) => row.name),

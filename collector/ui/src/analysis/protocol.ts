@@ -13,6 +13,7 @@ import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Compare, Width } from '../flame/diff';
 import type { Layout } from '../flame/layout';
 import type { LineRow } from '../flame/lines';
+import type { Neighbours } from '../flame/sandwich';
 import type { Options } from '../flame/tree';
 import type { Grid } from '../heat/grid';
 import type { Trouble } from '../query/errors';
@@ -130,9 +131,17 @@ export interface Operations {
   kept: { args: { baseUrl: string; capture: bigint; past: boolean }; answer: LoadedProfile };
   graph: { args: GraphRequest; answer: PackedGraph };
   sandwich: { args: { request: GraphRequest; fn: string }; answer: PackedSandwich };
+  /** Functions of the graph under one node of its tree, which is not from the leaf up. */
+  functions: { args: { request: GraphRequest; node: number }; answer: FunctionColumns };
+  /** Where one function is called from and what it calls. */
+  around: { args: { request: GraphRequest; fn: string }; answer: Neighbours };
   lines: { args: { of: ProfileSource; fn: string; samples: boolean }; answer: LineRow[] };
   changes: { args: { of: ProfileSource; before: ProfileSource; samples: boolean }; answer: Changes };
-  sums: { args: { of: ProfileSource; by: string; samples: boolean }; answer: { rows: Sum[]; whole: number } };
+  /** `fn`: only of stacks with this function. */
+  sums: {
+    args: { of: ProfileSource; by: string; samples: boolean; fn?: string };
+    answer: { rows: Sum[]; whole: number };
+  };
   grid: { args: { id: number }; answer: { grid: Grid; ms: number } };
   span: { args: { id: number; pick: Pick }; answer: { count: number; weight: number } };
   file: { args: { of: ProfileSource; kind: FileKind; samples: boolean }; answer: Blob };

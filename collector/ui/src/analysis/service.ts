@@ -68,6 +68,10 @@ export class Service {
         return turns.run(signal, (stage) => engine.graph(of(operation), stage));
       case 'sandwich':
         return turns.run(signal, (stage) => engine.sandwich(of(operation), stage));
+      case 'functions':
+        return turns.run(signal, (stage) => engine.functions(of(operation), stage));
+      case 'around':
+        return turns.run(signal, (stage) => engine.around(of(operation), stage));
       case 'lines':
         return turns.run(signal, () => engine.lines(of(operation)));
       case 'changes':

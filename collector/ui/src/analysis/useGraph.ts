@@ -2,6 +2,7 @@
 
 import type { Compare } from '../flame/diff';
 import { type Query, useQuery } from '../query/useQuery';
+import { canBeStart } from '../flame/transforms';
 import { useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { type Graph, analysis } from './client';
 import type { GraphRequest, ProfileSource } from './protocol';
@@ -27,8 +28,11 @@ function useRequest(request: GraphRequest): Query<Graph> {
 }
 
 function useOptions(): GraphRequest['options'] {
-  const { samples, collapse } = useDisplayState('samples', 'collapse');
-  const { focus } = useViewState('focus');
+  const { samples, collapse, start, bottomUp } = useDisplayState('samples', 'collapse', 'start', 'bottomUp');
+  const { transforms, fn } = useViewState('transforms', 'fn');
   const { root } = useSelectionState('root');
-  return { measure: samples ? 'count' : 'weight', collapse, focus, root };
+  // Who asks for the callers of `main` is not told that it is folded away.
+  const named = fn === '' ? transforms.map(({ name }) => name) : [fn, ...transforms.map(({ name }) => name)];
+  const fold = !start && !named.some(canBeStart);
+  return { measure: samples ? 'count' : 'weight', collapse, transforms, root, fold, bottomUp };
 }

@@ -72,5 +72,5 @@ function BlindHosts({ status, now }: { status: StatusResponse; now: number }) {
 
 /** The time alone where it is of the last hours. */
 function since(ms: number, now: number): string {
-  return now - ms < 12 * 3_600_000 ? format.clock(ms) : format.stamp(ms);
+  return now - ms < 12 * 3_600_000 ? format.time(ms) : format.stamp(ms);
 }

@@ -17,10 +17,13 @@ import { labelNames } from '../query/client';
 import { useQuery } from '../query/useQuery';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import type { View } from '../state/view';
+import { useZone } from '../state/zone';
 import * as format from '../text/format';
 import { type Range, resolve } from '../time/range';
 import { Alarm } from './Alarm';
-import { ComparePage } from './ComparePage';
+import { useBaseline } from './Baseline';
+import { ComparePage } from '../compare/ComparePage';
+import { CompareWith } from './CompareWith';
 import { Head, VIEWS } from './Head';
 import { useLive, useShortcut } from './live';
 import { TroubleBox, say } from './parts';
@@ -29,6 +32,7 @@ import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { type PageProps, keyOf } from './page';
 import { Silence } from './Silence';
+import { BaselineProvider } from './was';
 import { CgroupsPage, CollectorPage, HostsPage } from './TablePages';
 
 /** Time between queries in live mode: the length of a window. Unit: milliseconds. */
@@ -62,6 +66,9 @@ export function App() {
   useShortcut('r', refresh);
   useTitle(view, query);
   const { range, selection, wrong } = useSelected(now, turn);
+  const baseline = useBaseline(range, selection, turn);
+  // All times are drawn again in the other zone.
+  useZone();
   const labels = useLabels(range);
   const openCapture = useCallback(
     (of: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(of), ...change }),
@@ -70,7 +77,7 @@ export function App() {
   const page: PageProps | undefined = range &&
     selection && { range, selection, selectionKey: keyOf(selection, turn), labels, now, openCapture };
   return (
-    <>
+    <BaselineProvider value={baseline}>
       {/* biome-ignore lint/a11y/useValidAnchor: it leads into the page; the hash is the view's */}
       <a class="skip" href="#main" onClick={(event) => skip(event)}>
         Skip to main content
@@ -86,7 +93,14 @@ export function App() {
           </p>
         )}
         {(view === 'overview' || view === 'profile' || view === 'cgroups') && (
-          <QueryBar label="Selector" query={query} range={range} onChange={(next) => setState({ query: next })}>
+          <QueryBar
+            label="Selector"
+            query={query}
+            range={range}
+            frames={view !== 'overview'}
+            onChange={(next) => setState({ query: next })}
+          >
+            {view === 'profile' && range && <CompareWith range={range} />}
             <button
               type="button"
               class="capture-button"
@@ -123,14 +137,14 @@ export function App() {
               capture: idOf(session),
               search: '',
               regex: false,
-              focus: '',
+              transforms: [],
               fn: '',
               root: '',
             });
           }}
         />
       )}
-    </>
+    </BaselineProvider>
   );
 }
 

@@ -36,6 +36,13 @@ export function Filters({ note }: { note: string }) {
   );
 }
 
+/** Where filters leave no coverage. */
+export function NoCoverage() {
+  const { filters } = useSelectionState('filters');
+  if (!filters.length) return null;
+  return <p class="soft">With a filter of functions there is no coverage: it needs all stacks.</p>;
+}
+
 /** Where filters cannot be applied: series have no stacks. */
 export function NotFiltered() {
   const { filters } = useSelectionState('filters');

@@ -6,6 +6,9 @@ import { flipTheme, useTheme } from '../state/theme';
 import type { View } from '../state/view';
 import { TimePicker } from '../time/TimePicker';
 import { type Range, absoluteSpec } from '../time/range';
+import { flipZone, useZone } from '../state/zone';
+import { zone } from '../text/format';
+import { BaselineChoice } from './Baseline';
 import { Link } from './Link';
 import { CopyButton, Icon, Popover } from './parts';
 import { Session } from './Session';
@@ -27,7 +30,7 @@ const EVERYTHING: Partial<State> = {
   view: 'overview',
   query: '',
   zoom: '',
-  focus: '',
+  transforms: [],
   fn: '',
   search: '',
   filters: [],
@@ -67,7 +70,9 @@ export function Head({ range, now, onRefresh }: HeadProps) {
         }
         onRefresh={onRefresh}
       />
+      <BaselineChoice />
       <div class="head-end">
+        <ZoneButton now={now} />
         <Popover
           title="Copy a link to this page"
           align="right"
@@ -96,6 +101,22 @@ export function Head({ range, now, onRefresh }: HeadProps) {
         <Session />
       </div>
     </header>
+  );
+}
+
+function ZoneButton({ now }: { now: () => number }) {
+  const utc = useZone();
+  const name = zone(now());
+  return (
+    <button
+      type="button"
+      class="zone"
+      aria-pressed={utc}
+      title={utc ? 'Times are in UTC. Show them in local time' : `Times are local (${name}). Show them in UTC`}
+      onClick={flipZone}
+    >
+      {name}
+    </button>
   );
 }
 

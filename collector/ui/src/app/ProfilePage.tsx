@@ -19,15 +19,18 @@ import { collectorTop } from '../tables/collectorTop';
 import { TopTable } from '../tables/TopTable';
 import { ChartPanel } from '../time/ChartPanel';
 import * as format from '../text/format';
-import { REST_ID, hostsLost } from '../time/series';
+import { REST_ID, chartOf, hostsLost } from '../time/series';
 import { absoluteSpec } from '../time/range';
+import { BadFilters } from './BadFilters';
 import { Download } from './Download';
 import { NotFiltered } from './Filters';
+import { FunctionParts, FunctionTrend } from './FunctionTrend';
 import { GroupBy } from './GroupBy';
 import { NoSamples } from './NoSamples';
 import { Answer, Name } from './parts';
 import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
+import { Verdict } from './Verdict';
 
 export function ProfilePage(props: PageProps) {
   const { selection, selectionKey, labels } = props;
@@ -45,16 +48,19 @@ export function ProfilePage(props: PageProps) {
     chart.trouble.code === stacks.trouble?.code &&
     chart.trouble.detail === stacks.trouble.detail;
   const quality = stacks.data?.quality ?? chart.data?.quality;
+  const drawn = useMemo(() => chart.data && chartOf(chart.data, by, props.now()), [chart.data, by]);
+  const coveredNs = drawn && drawn.coveredNs > 0 ? drawn.coveredNs : undefined;
   return (
     <>
       <h2 class="hidden">Profile</h2>
+      <Verdict {...props} chart={drawn} quality={quality} />
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
           <GroupBy labels={labels} />
           <NotFiltered />
           <QualityLine quality={quality} />
         </div>
-        <Answer query={chart} told={told} what="the chart">
+        <Answer query={chart} told={told} what="the chart" room="chart">
           {(answer) => (
             <ChartPanel
               answer={answer}
@@ -66,15 +72,16 @@ export function ProfilePage(props: PageProps) {
           )}
         </Answer>
       </section>
-      <Answer query={stacks} what="the profile" unit="stacks">
+      <BadFilters trouble={stacks.trouble ?? chart.trouble} />
+      <Answer query={stacks} what="the profile" unit="stacks" room="graph">
         {(data) =>
           data.rows === 0 ? (
-            <NoSamples {...props} lost={hostsLost(chart.data)} />
+            <NoSamples {...props} lost={hostsLost(chart.data)} chart={chart.data} />
           ) : (
             <>
               <LossBox sampling={data.quality?.sampling} what="of this selection" />
               <Lines answer={chart.data} />
-              <Stacks {...props} profile={data} />
+              <Stacks {...props} profile={data} coveredNs={coveredNs} />
             </>
           )
         }
@@ -135,7 +142,7 @@ function prunedPart(profile: LoadedProfile): number {
   return total > 0 ? Number(profile.quality?.prunedWeight ?? 0n) / total : 0;
 }
 
-function Stacks(props: PageProps & { profile: LoadedProfile }) {
+function Stacks(props: PageProps & { profile: LoadedProfile; coveredNs: number | undefined }) {
   const { labels, selection, selectionKey, profile } = props;
   const { timestamps } = profile;
   const { pick: picked } = useSelectionState('pick');
@@ -154,12 +161,27 @@ function Stacks(props: PageProps & { profile: LoadedProfile }) {
           onPick={(next) => setState({ pick: writePick(timestamps, next) })}
         />
       )}
-      <Answer query={query} what="the graph">
+      <Answer query={query} what="the graph" room="graph">
         {(graph) => (
           <FlamePanel
             graph={graph}
             labels={labels}
             hasLines={profile.hasLines}
+            filtersAbove
+            coveredNs={pick ? undefined : props.coveredNs}
+            about={(fn) =>
+              pick ? (
+                <FunctionParts fn={fn} of={of} labels={profile.labels} />
+              ) : (
+                <FunctionTrend
+                  fn={fn}
+                  selection={selection}
+                  selectionKey={selectionKey}
+                  labels={labels}
+                  now={props.now}
+                />
+              )
+            }
             onRecord={(text) => props.openCapture(getState().query, linesDraft(text))}
             tools={<Download selection={selection} note={pick ? 'full range, not the picked part' : undefined} />}
             table={

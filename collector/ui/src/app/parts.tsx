@@ -208,6 +208,8 @@ export function Answer<T>(props: {
   what: string;
   unit?: string;
   told?: boolean;
+  /** What will stand here: room for it is kept, so that nothing moves when the answer comes. */
+  room?: 'chart' | 'strips' | 'graph' | 'table';
   children: (data: T) => ComponentChildren;
 }) {
   const { query } = props;
@@ -233,17 +235,17 @@ export function Answer<T>(props: {
       {query.data !== undefined ? (
         props.children(query.data)
       ) : query.slow ? (
-        <Skeleton />
+        <Skeleton room={props.room} />
       ) : (
-        !query.trouble && <div class="quiet-box" />
+        !query.trouble && <div class={`quiet-box ${props.room ? `room-${props.room}` : ''}`} />
       )}
     </div>
   );
 }
 
-function Skeleton() {
+function Skeleton({ room }: { room?: string }) {
   return (
-    <div class="skeleton" aria-hidden="true">
+    <div class={`skeleton ${room ? `room-${room}` : ''}`} aria-hidden="true">
       <i /> <i /> <i /> <i />
     </div>
   );

@@ -10,6 +10,7 @@ import type { PageProps } from '../app/page';
 import { FormatList } from '../app/Download';
 import { Link } from '../app/Link';
 import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { FunctionParts } from '../app/FunctionTrend';
 import { FlamePanel } from '../flame/FlamePanel';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
 import { type Pick, readPick, writePick } from '../query/timestamps';
@@ -162,6 +163,7 @@ function Stacks(props: StacksProps) {
           once
           labels={profile.labels}
           hasLines={props.withLines || profile.hasLines}
+          about={(fn) => <FunctionParts fn={fn} of={of} labels={profile.labels} />}
           onRecord={(text) => props.openCapture(props.selector, linesDraft(text))}
           tools={<Files profile={profile} pick={pick} name={props.name} kept={props.kept} />}
           table={<TopTable graph={graph} source={{ profile: of }} labels={profile.labels} pruned={0} />}

@@ -29,14 +29,14 @@ export function Flags({ all, range, left, width }: Props) {
         const kinds = new Set(flag.of.map((one) => one.kind));
         // What alerts and triggers saw goes first.
         const kind = kinds.has('alert') ? 'alert' : kinds.has('pin') ? 'pin' : kinds.has('deploy') ? 'deploy' : 'note';
-        const side = flag.at > 0.5 ? 'right' : 'left';
         return (
           <li key={flag.of[0].key} class={`flag ${kind}`} style={{ left: `${flag.at * 100}%` }}>
             <button type="button" aria-label={spoken(flag.of)}>
               <Shape kind={kind} />
               {flag.of.length > 1 && <span class="flag-count">{flag.of.length}</span>}
             </button>
-            <div class={`tip flag-tip ${side}`}>
+            {/* As far along itself as the flag is along the chart: it never leaves the chart. */}
+            <div class="tip flag-tip" style={{ transform: `translateX(${-flag.at * 100}%)` }}>
               {flag.of.slice(0, TOLD_MAX).map((one) => (
                 <Told key={one.key} one={one} />
               ))}

@@ -13,10 +13,11 @@ import { Answer, Choice, Empty, Icon, Name } from '../app/parts';
 import { type ColumnOf, SortedTable } from '../app/sorting';
 import { numberOf } from '../capture/address';
 import { linesDraft } from '../capture/form';
+import { FunctionParts } from '../app/FunctionTrend';
 import { FlamePanel } from '../flame/FlamePanel';
 import type { HostPin } from '../gen/fleetprof/collector/v1/pins_pb';
 import { HeatPanel, Timed } from '../heat/HeatPanel';
-import { baselineOf } from '../overview/overview';
+import { baselineOf } from '../time/baseline';
 import { lossOf, samplingNotes } from '../query/quality';
 import { writeAll } from '../query/selector';
 import { readPick, writePick } from '../query/timestamps';
@@ -203,7 +204,7 @@ function leads(one: HostPin): { profile: Partial<State>; before: Partial<State> 
   const { range } = one.pin ?? {};
   if (!range || range.endUnixNs <= range.startUnixNs) return undefined;
   const times: Range = { from: toMs(range.startUnixNs), to: toMs(range.endUnixNs) };
-  const was = absoluteSpec(baselineOf(times, 'day'));
+  const was = absoluteSpec(baselineOf(times, 'day') ?? times);
   const common = {
     ...absoluteSpec(times),
     live: false,
@@ -334,6 +335,7 @@ function Stacks(props: PageProps & { one: HostPin; profile: LoadedProfile; captu
             graph={graph}
             labels={profile.labels}
             hasLines={profile.hasLines}
+            about={(fn) => <FunctionParts fn={fn} of={of} labels={profile.labels} />}
             onRecord={(text) => props.openCapture(selectorOf(one), linesDraft(text))}
             tools={
               <FormatMenu

@@ -9,6 +9,7 @@ import { transport } from '../query/client';
 import { worded } from '../query/collectorErrors';
 import { timeRangeOf } from '../query/selection';
 import type { Range } from '../time/range';
+import { DEPLOYS_BACK_MS } from './deploys';
 import { missingOf } from './flags';
 
 const pinClient = createClient(PinService, transport);
@@ -29,6 +30,16 @@ export function listPins(range: Range | undefined, signal: AbortSignal): Promise
 export async function findPin(id: bigint, signal: AbortSignal): Promise<HostPin | undefined> {
   const answer = await worded(pinClient.list({ id, limit: 1 }, { signal }));
   return answer.pins[0];
+}
+
+/** Most deploys among which the last of a selection is looked for. */
+const DEPLOYS_MAX = 500;
+
+/** Deploys up to a time, the newest first. */
+export async function deploysUpTo(ms: number, signal: AbortSignal): Promise<readonly Annotation[]> {
+  const range = timeRangeOf({ from: Math.max(1, ms - DEPLOYS_BACK_MS), to: ms });
+  const answer = await worded(annotationClient.list({ range, kind: 'deploy', limit: DEPLOYS_MAX }, { signal }));
+  return answer.annotations;
 }
 
 /** What charts of a range mark. */

@@ -110,7 +110,7 @@ function Compared({ profile, before, compare, weighs }: Props & { before: Loaded
           untouched=""
           table={
             <Answer query={table} what="the table of changes">
-              {(changes) => <DiffTable changes={changes} rates={undefined} unit={profile.unit} />}
+              {(changes) => <DiffTable changes={changes} by="function" rates={undefined} unit={profile.unit} />}
             </Answer>
           }
         />

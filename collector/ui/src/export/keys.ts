@@ -15,7 +15,7 @@ export const KEYS: readonly (readonly [string, string])[] = [
 ];
 
 /** Keys that the graph has. */
-const OF_GRAPH = /^(Arrow(Up|Down|Left|Right)|Enter|Escape|Backspace|Home|[0nNsf])$/;
+const OF_GRAPH = /^(Arrow(Up|Down|Left|Right)|Enter|Escape|Backspace|Home|[0nNsfxucle])$/;
 
 /** What a key does to the file; undefined: nothing. */
 function act(key: string, { weighs, compares }: { weighs: boolean; compares: boolean }): (() => void) | undefined {

@@ -1,11 +1,14 @@
-// One flame graph on the page: its canvas, breadcrumbs, what is under the pointer, and the keys.
+// One flame graph on the page: its canvas, breadcrumbs, the strip with all of it, what is under the
+// pointer, and the keys.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { Name, say } from '../app/parts';
+import { Module, Name, say } from '../app/parts';
 import { Graph, neighbour, nextMatch } from './graph';
 import type { Look } from './graph';
 import type { Layout } from './layout';
 import { levelCount, nodeIn, pathTo } from './layout';
+import { MINIMAP_HEIGHT, Minimap, isPart, placeIn } from './minimap';
+import type { Scene } from './paint';
 import { readPath, writePath } from './path';
 import type { Found } from './search';
 import { useFound } from './SearchScope';
@@ -22,7 +25,13 @@ export interface FlameGraphProps {
   /** A frame was chosen: undefined, none is. */
   onSelect: (node: number | undefined) => void;
   /** What is said of a frame, beside its name. */
-  describe: (node: number) => { text: string; tip: preact.ComponentChildren };
+  describe: (node: number) => string;
+  /** What can be done with a frame is asked for, at a place of the window. */
+  onMenu: (node: number, x: number, y: number) => void;
+  /** Below the graph while the pointer is on no frame. */
+  idle?: preact.ComponentChildren;
+  /** Changes when nothing is to be chosen any more. */
+  closed?: number;
   /** Keys that the graph leaves to the page; true: taken. */
   onKey?: (key: string, node: number | undefined) => boolean;
   /** Height by the number of levels, where it is not the room there is. */
@@ -38,7 +47,11 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
   const graph = useRef<Graph | undefined>(undefined);
   const latest = useRef(props);
   latest.current = props;
-  const [hover, setHover] = useState<{ node: number; x: number; y: number }>();
+  const strip = useRef<HTMLCanvasElement>(null);
+  const minimap = useRef<Minimap | undefined>(undefined);
+  const scene = useRef<Scene | undefined>(undefined);
+  const [partly, setPartly] = useState(false);
+  const [hover, setHover] = useState<number>();
   const [selected, setSelected] = useState<number>();
   const zoomed = useMemo(() => readPath(layout, zoom), [layout, zoom]);
   const part = useMemo(() => readPan(pan), [pan]);
@@ -56,7 +69,13 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
       pan: (from, to) =>
         latest.current.onView({ zoom: latest.current.zoom, pan: writePan(from, to) }, { replace: true }),
       select: choose,
-      hover: (node, x, y) => setHover(node === undefined ? undefined : { node, x, y }),
+      hover: setHover,
+      menu: (node, x, y) => latest.current.onMenu(node, x, y),
+      drawn: (drawn) => {
+        scene.current = drawn;
+        setPartly(isPart(drawn));
+        minimap.current?.show(drawn);
+      },
     });
     graph.current = made;
     return () => made.destroy();
@@ -76,18 +95,31 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
     setHover(undefined);
     choose(same ? again : undefined);
   }, [layout, inverted]);
+  useEffect(() => {
+    minimap.current = strip.current ? new Minimap(strip.current) : undefined;
+    if (scene.current) minimap.current?.show(scene.current);
+  }, [partly]);
   useEffect(() => graph.current?.setLook(look), [look]);
   useEffect(() => graph.current?.setFound(found), [found]);
   useEffect(() => graph.current?.setView(zoomed, part), [zoomed, part]);
   useEffect(() => graph.current?.setSelected(selected), [selected]);
-  return { box, canvas, spacer, graph, hover, selected, zoomed, part, choose, zoomTo };
+  useEffect(() => {
+    if (props.closed) setSelected(undefined);
+  }, [props.closed]);
+  const moveTo = (event: PointerEvent) => {
+    if (!scene.current || !strip.current) return;
+    const { x, y } = placeIn(scene.current, strip.current, event);
+    graph.current?.moveTo(x, y);
+  };
+  return { box, canvas, spacer, strip, graph, hover, selected, zoomed, part, partly, choose, zoomTo, moveTo };
 }
 
 export function FlameGraph(props: FlameGraphProps) {
   const { layout, inverted } = props;
   const found = useFound(layout);
-  const { box, canvas, spacer, graph, hover, zoomed, part, choose, zoomTo, ...chosen } = useGraph(props, found);
-  const selected = nodeIn(layout, chosen.selected);
+  const { box, canvas, spacer, strip, graph, zoomed, part, choose, zoomTo, moveTo, ...now } = useGraph(props, found);
+  const selected = nodeIn(layout, now.selected);
+  const hover = nodeIn(layout, now.hover);
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const at = selected ?? zoomed;
@@ -118,24 +150,45 @@ export function FlameGraph(props: FlameGraphProps) {
   return (
     <div class={`flame${props.fitted ? ' fitted' : ''}`}>
       <Crumbs layout={layout} zoomed={zoomed} onZoom={zoomTo} />
+      {now.partly && !props.fitted && (
+        <canvas
+          ref={strip}
+          class="minimap"
+          style={{ height: `${MINIMAP_HEIGHT}px` }}
+          aria-hidden="true"
+          onPointerDown={(event) => {
+            event.currentTarget.setPointerCapture(event.pointerId);
+            moveTo(event);
+          }}
+          onPointerMove={(event) => event.buttons & 1 && moveTo(event)}
+        />
+      )}
       <div
         class="flame-box"
         style={props.fitted ? { height: `${rows * 18 + 4}px` } : undefined}
         ref={box}
         tabIndex={0}
         role="application"
-        aria-label={`${props.label}. Arrow keys move between frames, Enter zooms, Escape zooms out, n goes to the next match. The table of functions has the same numbers.`}
+        aria-label={`${props.label}. Arrow keys move between frames, Enter zooms, Escape zooms out, n goes to the next match, e goes to the details, the menu key has what can be done. The table of functions has the same numbers.`}
         onKeyDown={onKeyDown}
       >
         <canvas ref={canvas} aria-hidden="true" data-nodes={layout.name.length} data-zoomed={zoomed} />
         <div class="spacer" ref={spacer} />
       </div>
       <p class="hidden" aria-live="polite">
-        {about && selected !== undefined ? `${say(layout.tree.names.text[layout.name[selected]])}: ${about.text}` : ''}
+        {about && selected !== undefined ? `${say(layout.tree.names.text[layout.name[selected]])}: ${about}` : ''}
       </p>
-      {hover && hover.node < layout.name.length && (
-        <Tip x={hover.x} y={hover.y} children={props.describe(hover.node).tip} />
-      )}
+      <div class="hover-line">
+        {hover === undefined ? (
+          props.idle
+        ) : (
+          <span class="hovered">
+            <Name text={layout.tree.names.text[layout.name[hover]]} max={200} />
+            <Module path={layout.tree.names.module[layout.name[hover]]} />{' '}
+            <span class="soft">{props.describe(hover)}</span>
+          </span>
+        )}
+      </div>
     </div>
   );
 }

@@ -3,11 +3,12 @@
 import type { ComponentChildren } from 'preact';
 import { useEffect, useRef } from 'preact/hooks';
 import { FilterChips } from '../app/Filters';
-import { Choice, Icon, Name, Toggle } from '../app/parts';
+import { Choice, Icon, Name, Popover, Toggle } from '../app/parts';
 import type { Colours } from '../state/display';
 import { setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import * as format from '../text/format';
 import { useSearched } from './SearchScope';
+import { TRANSFORM_WORDS, baseName } from './transforms';
 
 interface ToolsProps {
   /** Two profiles are compared. */
@@ -132,44 +133,80 @@ function TopLevel({ labels }: { labels: readonly string[] }) {
 }
 
 function Shape({ weighs }: { weighs: string }) {
-  const { flame, collapse, samples } = useDisplayState('flame', 'collapse', 'samples');
+  const { flame, collapse, samples, start, bottomUp } = useDisplayState(
+    'flame',
+    'collapse',
+    'samples',
+    'start',
+    'bottomUp',
+  );
+  const changed = [flame, collapse, samples, start].filter(Boolean).length;
   return (
-    <span class="group" role="group" aria-label="Shape">
-      <Toggle
-        pressed={flame}
-        title="Draw the root at the bottom (flame graph) instead of the top (icicle)"
-        onChange={(next) => setState({ flame: next })}
+    <>
+      <Choice
+        label="Direction"
+        value={bottomUp ? 'up' : 'down'}
+        of={[
+          ['down', 'Top down', 'Callers first: what a function calls stands on it'],
+          ['up', 'Bottom up', 'Functions where time was spent first: their callers stand on them'],
+        ]}
+        onChange={(next) => setState({ bottomUp: next === 'up' })}
+      />
+      <Popover
+        title="How the graph is drawn"
+        label={
+          <>
+            Options{changed > 0 && ` (${changed})`} <Icon of="down" />
+          </>
+        }
       >
-        Root at bottom
-      </Toggle>
-      <Toggle
-        pressed={collapse}
-        title="Show recursion of a function as one frame"
-        onChange={(next) => setState({ collapse: next })}
-      >
-        Fold recursion
-      </Toggle>
-      <Toggle
-        pressed={samples}
-        title={`Width is the number of samples, not ${weighs}`}
-        onChange={(next) => setState({ samples: next })}
-      >
-        Count samples
-      </Toggle>
-    </span>
+        {() => (
+          <div class="option-list" role="group" aria-label="Shape">
+            <Toggle
+              pressed={flame}
+              title="Draw the root at the bottom (flame graph) instead of the top (icicle)"
+              onChange={(next) => setState({ flame: next })}
+            >
+              Root at bottom
+            </Toggle>
+            <Toggle
+              pressed={collapse}
+              title="Show recursion of a function as one frame"
+              onChange={(next) => setState({ collapse: next })}
+            >
+              Fold recursion
+            </Toggle>
+            <Toggle
+              pressed={start}
+              title="Show the frames that start a program or a thread, such as _start and main, instead of one for all"
+              onChange={(next) => setState({ start: next })}
+            >
+              Show start frames
+            </Toggle>
+            <Toggle
+              pressed={samples}
+              title={`Width is the number of samples, not ${weighs}`}
+              onChange={(next) => setState({ samples: next })}
+            >
+              Count samples
+            </Toggle>
+          </div>
+        )}
+      </Popover>
+    </>
   );
 }
 
 function Reset() {
   const { filters } = useSelectionState('filters');
-  const view = useViewState('zoom', 'pan', 'search', 'focus', 'fn', 'callers');
-  const { zoom, pan, search, focus, fn, callers } = view;
+  const view = useViewState('zoom', 'pan', 'search', 'transforms', 'fn', 'callers');
+  const { zoom, pan, search, transforms, fn, callers } = view;
   return (
     <button
       type="button"
-      title="Reset zoom, search, focus and filters"
-      disabled={!zoom && !pan && !search && !focus && !fn && !callers && !filters.length}
-      onClick={() => setState({ zoom: '', pan: '', search: '', focus: '', fn: '', callers: '', filters: [] })}
+      title="Reset zoom, search, stack filters and transforms"
+      disabled={!zoom && !pan && !search && !transforms.length && !fn && !callers && !filters.length}
+      onClick={() => setState({ zoom: '', pan: '', search: '', transforms: [], fn: '', callers: '', filters: [] })}
     >
       Reset
     </button>
@@ -177,24 +214,30 @@ function Reset() {
 }
 
 /**
- * What stacks are left out, each with a way to take it back. `untouched`: what of the page is of
- * all stacks all the same.
+ * What is done to stacks, each with a way to take it back. `once`: frame filters are shown
+ * elsewhere, or there are none. `untouched`: what of the page is of all stacks all the same.
  */
 export function Narrowed({ once, untouched }: { once: boolean | undefined; untouched: string }) {
-  const { focus } = useViewState('focus');
+  const { transforms } = useViewState('transforms');
   const { filters } = useSelectionState('filters');
-  if (focus === '' && (once || !filters.length)) return null;
+  if (!transforms.length && (once || !filters.length)) return null;
   return (
     <ul class="chips" aria-label="Stack filters">
-      {focus !== '' && (
-        <li class="chip">
-          contains <Name text={focus} max={80} />
-          <button type="button" aria-label="Show all stacks again" onClick={() => setState({ focus: '' })}>
+      {!once && <FilterChips />}
+      {transforms.map(({ op, name }, at) => (
+        <li class="chip" key={`${op}:${name}`}>
+          <span class="soft">{TRANSFORM_WORDS[op]}</span>{' '}
+          <Name text={op === 'library' ? baseName(name) : name} max={80} />
+          <button
+            type="button"
+            aria-label={`Take back: ${TRANSFORM_WORDS[op]} ${name.slice(0, 60)}`}
+            title="Take this back"
+            onClick={() => setState({ transforms: transforms.filter((_, other) => other !== at) })}
+          >
             <Icon of="close" />
           </button>
         </li>
-      )}
-      {!once && <FilterChips />}
+      ))}
       {untouched !== '' && <li class="soft">not applied to the {untouched}</li>}
     </ul>
   );

@@ -40,7 +40,7 @@ export function changesBetween(before: Profile, after: Profile, samples: boolean
       vanished: !is.there[id],
     });
   }
-  return { before: sideBefore, after: sideAfter, rows, leftOut: 0 };
+  return { before: sideBefore, after: sideAfter, rows, leftOut: 0, hostsDiffer: false };
 }
 
 const part = (value: number, whole: number) => (whole > 0 ? value / whole : 0);
@@ -55,7 +55,7 @@ const total = (values: Float64Array) => values.reduce((sum, value) => sum + valu
 
 function sideOf(profile: Profile, samples: boolean): Side {
   const all = total(profile.count);
-  return { samples: all, weight: samples ? all : total(profile.weight), parts: 0, lost: 0 };
+  return { samples: all, weight: samples ? all : total(profile.weight), parts: 0, hostParts: 0, lost: 0 };
 }
 
 function sumsOf(profile: Profile, nameOf: Uint32Array, names: number, samples: boolean): Sums {

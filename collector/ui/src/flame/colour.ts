@@ -1,23 +1,43 @@
 // Colours of frames: by kind, by module, or by change. Text on all of them is dark, in either
 // theme.
+//
+// A colour means something before a name is read: native code, nearly all of most profiles, is a
+// neutral blue-grey of its module's family; the kernel is warm, generated code green, interpreted
+// code violet. What is no code is hatched grey. Amber is for warnings alone. The SVG of the
+// collector and of `agent-ctl` (`profile/src/formats/svg.rs`) has the same colours.
 
 import { KIND } from '../query/outcome';
 import { hash } from '../text/hash';
 import type { Change } from './diff';
 import type { NameTable } from './names';
-import { KIND_LABEL } from './tree';
+import { KIND_START } from './transforms';
+import { KIND_LABEL, isGroup } from './tree';
 
 type Theme = 'dark' | 'light';
 
 /** Hue, saturation and lightness of each kind; shades around them tell neighbours apart. */
 const BY_KIND: Record<number, [hue: number, saturation: number, lightness: number]> = {
-  [KIND.native]: [42, 78, 70],
-  [KIND.kernel]: [17, 76, 70],
-  [KIND.jit]: [112, 42, 66],
+  [KIND.native]: [212, 24, 77],
+  [KIND.kernel]: [14, 74, 72],
+  [KIND.jit]: [138, 38, 66],
   [KIND.interpreted]: [268, 52, 79],
-  [KIND.inlined]: [186, 45, 68],
-  [KIND_LABEL]: [218, 38, 79],
+  [KIND.inlined]: [190, 34, 74],
+  [KIND_LABEL]: [220, 14, 66],
+  [KIND_START]: [215, 8, 84],
 };
+
+/**
+ * Families of modules: hues between green-blue and blue-violet that differ by eye and are no other
+ * kind's.
+ */
+const FAMILIES: readonly (readonly [hue: number, saturation: number, lightness: number])[] = [
+  [212, 24, 77],
+  [199, 26, 74],
+  [226, 26, 79],
+  [205, 16, 70],
+  [234, 20, 74],
+  [216, 34, 81],
+];
 
 const SHADES = 8;
 
@@ -37,6 +57,16 @@ export function kindColour(kind: number, theme: Theme, shade = 0.5): string {
   const [hue, saturation, lightness] = BY_KIND[kind] ?? [220, 6, 76];
   const step = shade - 0.5;
   return `hsl(${(hue + step * 14).toFixed(1)} ${saturation}% ${dimmed(lightness - step * 9, theme).toFixed(1)}%)`;
+}
+
+/** The colour of native code of a module; `shade` is 0 … 1. */
+export function nativeColour(module: string, theme: Theme, shade = 0.5): string {
+  const file = module.slice(module.lastIndexOf('/') + 1);
+  // Versions of one library are one family: `libc.so.6`, `libc-2.31.so`.
+  const family = file.replace(/[-.](so|[0-9]).*$/, '');
+  const [hue, saturation, lightness] = FAMILIES[hash(family) % FAMILIES.length];
+  const step = shade - 0.5;
+  return `hsl(${hue + step * 5} ${saturation}% ${dimmed(lightness - step * 8, theme).toFixed(1)}%)`;
 }
 
 /** The colour of a module. */
@@ -66,10 +96,21 @@ export function nameColours(names: NameTable, by: 'kind' | 'module', theme: Them
     modules.set(module, found);
     return found;
   };
+  const families = new Map<string, string[]>();
+  const ofFamily = (module: string) => {
+    let found = families.get(module);
+    if (!found) {
+      found = Array.from({ length: SHADES }, (_, at) => nativeColour(module, theme, at / (SHADES - 1)));
+      families.set(module, found);
+    }
+    return found;
+  };
   return names.text.map((text, id) => {
     const kind = names.kind[id];
-    if (kind === KIND_LABEL || kind === KIND.synthetic) return kindColour(kind, theme);
-    return by === 'kind' ? shadesOf(kind)[hash(text) % SHADES] : ofModule(names.module[id]);
+    if (isGroup(kind) || kind === KIND.synthetic) return kindColour(kind, theme);
+    if (by === 'module') return ofModule(names.module[id]);
+    const shade = hash(text) % SHADES;
+    return kind === KIND.native ? ofFamily(names.module[id])[shade] : shadesOf(kind)[shade];
   });
 }
 

@@ -1,12 +1,14 @@
-// What is said of a frame: under the pointer, below the graph, and to those who hear the page.
+// What is said of a frame: below the graph, in its panel, and to those who hear the page.
 
+import type { Graph } from '../analysis/client';
 import { Module, Name } from '../app/parts';
 import { KIND_WORDS, syntheticMeaning, unnamedReason } from '../query/outcome';
 import * as format from '../text/format';
-import { shown } from '../text/printable';
 import type { Compare } from './diff';
 import { changeOf, rateOf } from './diff';
 import type { Layout } from './layout';
+import type { Neighbours } from './sandwich';
+import { KIND_START } from './transforms';
 import { KIND_LABEL } from './tree';
 
 export interface Describing {
@@ -15,6 +17,10 @@ export interface Describing {
   samples: boolean;
   /** Set where two profiles are compared. */
   compare?: Compare;
+  /** Callers stand on what they call: what ends in a frame is not its own. */
+  bottomUp?: boolean;
+  /** Time that a host's data covers, of which CPU time is cores. Unit: nanoseconds. */
+  coveredNs?: number | undefined;
 }
 
 /** A node of one side of a comparison. */
@@ -40,7 +46,8 @@ export function sentence(node: number, of: Describing): string {
     return `before ${sided(id, 0, of)}, after ${sided(id, 1, of)}, ${state}`;
   }
   const [own, total, whole] = [tree.own[0][id], tree.total[0][id], tree.total[0][0]];
-  return `self ${amount(own, of)} (${format.share(own, whole)}), total ${amount(total, of)} (${format.share(total, whole)})`;
+  const all = `total ${amount(total, of)} (${format.share(total, whole)})`;
+  return of.bottomUp ? all : `self ${amount(own, of)} (${format.share(own, whole)}), ${all}`;
 }
 
 /** By how much a node changed. */
@@ -60,6 +67,23 @@ const SPELLINGS_SHOWN = 3;
 
 /** Name, module, file and kind, and how the runtime spells the name. */
 export function About({ node, of }: { node: number; of: Describing }) {
+  if (of.layout.tree.names.kind[of.layout.name[node]] === KIND_START) return <StartFrames node={node} of={of} />;
+  return <AboutFrame node={node} of={of} />;
+}
+
+/** The frames that one stands for, the outermost first. */
+function StartFrames({ node, of }: { node: number; of: Describing }) {
+  const { names } = of.layout.tree;
+  // Each is its kind, its module, which may have spaces, and its name.
+  const frames = names.spelled[of.layout.name[node]].split('\n').map((line) => line.slice(line.lastIndexOf(' ') + 1));
+  return (
+    <div class="tip-about soft">
+      frames that start a program or a thread: <Name text={frames.join(' › ')} max={300} />
+    </div>
+  );
+}
+
+function AboutFrame({ node, of }: { node: number; of: Describing }) {
   const { names } = of.layout.tree;
   const id = of.layout.name[node];
   const kind = names.kind[id];
@@ -67,7 +91,6 @@ export function About({ node, of }: { node: number; of: Describing }) {
   const spelled = names.spelled[id] === '' ? [] : names.spelled[id].split('\n');
   return (
     <>
-      <div class="tip-name">{shown(names.text[id])}</div>
       <div class="tip-about soft">
         {kind === KIND_LABEL
           ? 'label value'
@@ -99,6 +122,34 @@ export function About({ node, of }: { node: number; of: Describing }) {
   );
 }
 
+/** In cores, where that is known. */
+function Cores({ value, of }: { value: number; of: Describing }) {
+  if (!of.coveredNs || of.samples || of.unit !== 'nanoseconds') return null;
+  return <td>{format.significant(value / of.coveredNs)} cores</td>;
+}
+
+/** What a function costs wherever it stands. */
+export function OfFunction({ graph, found, of }: { graph: Graph; found: Neighbours | undefined; of: Describing }) {
+  const whole = graph.layout.tree.total[0][0];
+  const row = (title: string, value: number | undefined) => (
+    <tr>
+      <th scope="row">{title}</th>
+      <td>{value === undefined ? '…' : amount(value, of)}</td>
+      <td>{value === undefined ? '' : format.share(value, whole)}</td>
+      {value !== undefined && <Cores value={value} of={of} />}
+    </tr>
+  );
+  return (
+    <table class="tip-numbers">
+      <caption>This function, wherever it stands</caption>
+      <tbody>
+        {row('self', found?.own[0])}
+        {row('total', found?.total[0])}
+      </tbody>
+    </table>
+  );
+}
+
 /** The numbers of a frame as a small table. */
 export function Numbers({ node, of }: { node: number; of: Describing }) {
   const { tree } = of.layout;
@@ -108,17 +159,24 @@ export function Numbers({ node, of }: { node: number; of: Describing }) {
   const parent = tree.total[0][of.layout.node[of.layout.parent[node]]];
   return (
     <table class="tip-numbers">
+      <caption>This frame</caption>
       <tbody>
-        <tr>
-          <th scope="row">self</th>
-          <td>{amount(own, of)}</td>
-          <td>{format.share(own, whole)}</td>
-        </tr>
+        {!of.bottomUp && (
+          <tr>
+            <th scope="row">self</th>
+            <td>{amount(own, of)}</td>
+            <td>{format.share(own, whole)}</td>
+            <Cores value={own} of={of} />
+          </tr>
+        )}
         <tr>
           <th scope="row">total</th>
           <td>{amount(total, of)}</td>
           <td>{format.share(total, whole)}</td>
-          <td class="soft">{node > 0 ? `${format.share(total, parent)} of its caller` : ''}</td>
+          <Cores value={total} of={of} />
+          <td class="soft">
+            {node > 0 ? `${format.share(total, parent)} of ${of.bottomUp ? 'what it calls' : 'its caller'}` : ''}
+          </td>
         </tr>
       </tbody>
     </table>

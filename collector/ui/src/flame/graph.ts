@@ -24,8 +24,15 @@ export interface Events {
   /** A part of the width is shown, as fractions. */
   pan(from: number, to: number): void;
   select(node: number | undefined): void;
-  hover(node: number | undefined, x: number, y: number): void;
+  hover(node: number | undefined): void;
+  /** What can be done with a frame is asked for, at this place of the window. */
+  menu(node: number, x: number, y: number): void;
+  /** After each drawing: what is seen. */
+  drawn(scene: Scene): void;
 }
+
+/** How long a finger rests until that means a menu. Unit: milliseconds. */
+const LONG_PRESS_MS = 500;
 
 export interface Look {
   palette: Palette;
@@ -39,6 +46,9 @@ export class Graph {
   private readonly painter: Painter | undefined;
   private frame = 0;
   private drag: { x: number; left: number; moved: boolean } | undefined;
+  /** Where the pointer is: what is under it changes with what is scrolled or drawn. */
+  private pointer: { x: number; y: number } | undefined;
+  private rests: ReturnType<typeof setTimeout> | undefined;
   private settle: ReturnType<typeof setTimeout> | undefined;
   private readonly observer: ResizeObserver;
   private readonly control = new AbortController();
@@ -80,6 +90,29 @@ export class Graph {
     this.control.abort();
     cancelAnimationFrame(this.frame);
     clearTimeout(this.settle);
+    clearTimeout(this.rests);
+  }
+
+  /** Shows the part around a place: fractions of the width and of the height. */
+  moveTo(x: number, y: number): void {
+    const { scene, box } = this;
+    const whole = scene.layout.whole || 1;
+    if (scene.width < whole) {
+      this.show(x * whole - scene.width / 2, scene.width);
+      this.tellPan();
+    }
+    box.scrollTop = y * box.scrollHeight - box.clientHeight / 2;
+  }
+
+  /** Where a frame is in the window: the middle of what is seen of it. */
+  placeOf(node: number): { x: number; y: number } {
+    const { scene, canvas } = this;
+    const { layout } = scene;
+    const edge = canvas.getBoundingClientRect();
+    const scale = scene.viewWidth / scene.width;
+    const from = Math.max(0, (layout.x[node] - scene.left) * scale);
+    const to = Math.min(scene.viewWidth, (layout.x[node] + layout.width[node] - scene.left) * scale);
+    return { x: edge.left + (from + to) / 2, y: edge.top + topOf(scene, layout.depth[node]) + ROW_HEIGHT };
   }
 
   /** Shows other data. */
@@ -164,29 +197,77 @@ export class Graph {
     this.painter?.paint(this.scene);
     this.canvas.dataset.drawn = String(Number(this.canvas.dataset.drawn ?? 0) + 1);
     this.canvas.dataset.drawMs = (performance.now() - begun).toFixed(2);
+    this.events.drawn(this.scene);
   }
 
-  private at(event: MouseEvent): number | undefined {
+  private at({ clientX, clientY }: { clientX: number; clientY: number }): number | undefined {
     const edge = this.canvas.getBoundingClientRect();
-    const x = this.scene.left + ((event.clientX - edge.left) / this.scene.viewWidth) * this.scene.width;
-    return nodeAt(this.scene.layout, levelAt(this.scene, event.clientY - edge.top), x);
+    const x = this.scene.left + ((clientX - edge.left) / this.scene.viewWidth) * this.scene.width;
+    return nodeAt(this.scene.layout, levelAt(this.scene, clientY - edge.top), x);
   }
 
   private listen(): void {
     const { canvas, box } = this;
     const { signal } = this.control;
-    box.addEventListener('scroll', () => this.redraw(), { signal, passive: true });
+    box.addEventListener('scroll', () => this.scrolled(), { signal, passive: true });
     canvas.addEventListener('pointerdown', (event) => this.press(event), { signal });
     canvas.addEventListener('pointermove', (event) => this.move(event), { signal });
     canvas.addEventListener('pointerup', (event) => this.release(event), { signal });
-    canvas.addEventListener('pointercancel', () => (this.drag = undefined), { signal });
-    canvas.addEventListener('pointerleave', () => this.hover(undefined, 0, 0), { signal });
+    canvas.addEventListener('pointercancel', () => this.letGo(), { signal });
+    canvas.addEventListener('pointerleave', () => this.leave(), { signal });
+    box.addEventListener('contextmenu', (event) => this.contextMenu(event), { signal });
     box.addEventListener('wheel', (event) => this.wheel(event), { signal, passive: false });
   }
 
   private press(event: PointerEvent): void {
     if (event.button !== 0) return;
     this.drag = { x: event.clientX, left: this.scene.left, moved: false };
+    if (event.pointerType !== 'touch') return;
+    clearTimeout(this.rests);
+    const { clientX, clientY } = event;
+    this.rests = setTimeout(() => this.openMenu({ clientX, clientY }), LONG_PRESS_MS);
+  }
+
+  private letGo(): void {
+    clearTimeout(this.rests);
+    this.drag = undefined;
+  }
+
+  /** The pointer stays while what is below it moves. */
+  private scrolled(): void {
+    this.redraw();
+    clearTimeout(this.rests);
+    if (this.pointer) this.hover(this.at({ clientX: this.pointer.x, clientY: this.pointer.y }));
+  }
+
+  private leave(): void {
+    this.pointer = undefined;
+    this.hover(undefined);
+  }
+
+  private openMenu(at: { clientX: number; clientY: number }): void {
+    // What is pressed is no click any more.
+    this.letGo();
+    this.scene.scroll = this.box.scrollTop;
+    const node = this.at(at);
+    if (node === undefined) return;
+    this.events.select(node);
+    this.events.menu(node, at.clientX, at.clientY);
+  }
+
+  private contextMenu(event: MouseEvent): void {
+    event.preventDefault();
+    // A finger's comes from the timer, which not every browser has an event for; a key's is of what
+    // is chosen.
+    if ('pointerType' in event && event.pointerType === 'touch') return;
+    if (event.button === 2) {
+      this.openMenu(event);
+      return;
+    }
+    const { selected } = this.scene;
+    if (selected === undefined) return;
+    const { x, y } = this.placeOf(selected);
+    this.events.menu(selected, x, y);
   }
 
   private move(event: PointerEvent): void {
@@ -199,30 +280,34 @@ export class Graph {
       }
       if (drag.moved) {
         this.show(drag.left - (by / scene.viewWidth) * scene.width, scene.width);
-        this.hover(undefined, 0, 0);
+        this.hover(undefined);
         this.tellPan();
         return;
       }
     }
-    if (event.pointerType !== 'touch') this.hover(this.at(event), event.clientX, event.clientY);
+    if (event.pointerType === 'touch') {
+      if (drag && Math.abs(event.clientX - drag.x) >= DRAG_FROM) clearTimeout(this.rests);
+      return;
+    }
+    this.pointer = { x: event.clientX, y: event.clientY };
+    this.hover(this.at(event));
   }
 
   private release(event: PointerEvent): void {
     const { drag } = this;
-    this.drag = undefined;
+    this.letGo();
     if (!drag || drag.moved) return;
     const node = this.at(event);
     this.events.select(node);
     if (node !== undefined) this.events.zoom(node);
   }
 
-  private hover(node: number | undefined, x: number, y: number): void {
-    if (node !== this.scene.hovered) {
-      this.scene.hovered = node;
-      this.canvas.classList.toggle('pointing', node !== undefined);
-      this.redraw();
-    }
-    this.events.hover(node, x, y);
+  private hover(node: number | undefined): void {
+    if (node === this.scene.hovered) return;
+    this.scene.hovered = node;
+    this.canvas.classList.toggle('pointing', node !== undefined);
+    this.redraw();
+    this.events.hover(node);
   }
 
   // With Ctrl (which a pinch sends too) the width is zoomed around the pointer; sideways it is

@@ -1,5 +1,5 @@
-// Draws the visible part of a layout. The work is bounded by pixels, not by nodes: what is narrower
-// than a pixel is drawn as one strip, and the nodes behind it are leapt over.
+// Draws the visible part of a layout. The work is bounded by pixels, not by nodes: what is too
+// narrow to be read is drawn as one grey run, and the nodes behind a pixel of it are leapt over.
 
 import { KIND } from '../query/outcome';
 import { clipped } from '../text/printable';
@@ -7,8 +7,8 @@ import type { Layout } from './layout';
 import { firstEndingAfter, levelCount } from './layout';
 import type { Found } from './search';
 
-/** Nodes narrower than this are part of a strip. Unit: CSS pixels. */
-const STRIP_BELOW = 0.8;
+/** Nodes narrower than this are part of a run. Unit: CSS pixels. */
+const RUN_BELOW = 3;
 
 /** Nodes narrower than this have no text. Unit: CSS pixels. */
 const TEXT_FROM = 22;
@@ -25,6 +25,8 @@ export interface Palette {
   focus: string;
   hatch: string;
   hatchGround: string;
+  /** What is too narrow to be told apart. */
+  run: string;
 }
 
 export const PALETTES: Record<'dark' | 'light', Palette> = {
@@ -37,6 +39,7 @@ export const PALETTES: Record<'dark' | 'light', Palette> = {
     focus: '#1556c0',
     hatch: '#a9b0ba',
     hatchGround: '#dfe2e7',
+    run: '#d5dae1',
   },
   dark: {
     text: '#14171b',
@@ -47,6 +50,7 @@ export const PALETTES: Record<'dark' | 'light', Palette> = {
     focus: '#8ab6ff',
     hatch: '#7d8692',
     hatchGround: '#aeb4bd',
+    run: '#4a535e',
   },
 };
 
@@ -164,47 +168,44 @@ export class Painter {
     const scale = scene.viewWidth / scene.width;
     const end = layout.levels[level + 1];
     const right = scene.left + scene.width;
-    let stripFrom = -1;
-    let stripTo = -1;
-    let stripMatches = false;
-    let stripColour = '';
+    let runFrom = -1;
+    let runTo = -1;
+    let runMatches = false;
     const flush = () => {
-      if (stripFrom >= 0) this.strip(scene, stripFrom, stripTo, top, stripMatches, stripColour);
-      stripFrom = -1;
+      if (runFrom >= 0) this.run(scene, runFrom, runTo, top, runMatches);
+      runFrom = -1;
     };
     let at = firstEndingAfter(layout, layout.levels[level], end, scene.left);
     while (at < end && layout.x[at] < right) {
       const from = (layout.x[at] - scene.left) * scale;
       const to = from + layout.width[at] * scale;
-      if (to - from >= STRIP_BELOW) {
+      if (to - from >= RUN_BELOW) {
         flush();
         this.node(scene, at, from, to, top);
         at++;
         continue;
       }
-      // All that ends within this device pixel is one strip.
-      const edge = (Math.floor(from * scene.ratio) + 1) / scene.ratio;
-      const next = Math.max(at + 1, firstEndingAfter(layout, at + 1, end, scene.left + edge / scale));
+      // All that ends within this device pixel is one step of the run.
+      const edge = Math.max(to, (Math.floor(from * scene.ratio) + 1) / scene.ratio);
+      const next =
+        to - from >= 1 ? at + 1 : Math.max(at + 1, firstEndingAfter(layout, at + 1, end, scene.left + edge / scale));
       const matches = found !== undefined && found.before[next] > found.before[at];
-      // In the colour of its first node: what a strip is of stays visible.
-      const colour = scene.colour(at);
-      if (stripFrom >= 0 && (from > stripTo + 0.01 || matches !== stripMatches || colour !== stripColour)) flush();
-      if (stripFrom < 0) {
-        stripFrom = Math.floor(from * scene.ratio) / scene.ratio;
-        stripMatches = matches;
-        stripColour = colour;
+      if (runFrom >= 0 && (from > runTo + 1 / scene.ratio || matches !== runMatches)) flush();
+      if (runFrom < 0) {
+        runFrom = Math.floor(from * scene.ratio) / scene.ratio;
+        runMatches = matches;
       }
-      stripTo = edge;
+      runTo = edge;
       at = next;
     }
     flush();
   }
 
-  private strip(scene: Scene, from: number, to: number, top: number, matches: boolean, colour: string): void {
+  private run(scene: Scene, from: number, to: number, top: number, matches: boolean): void {
     const { context } = this;
-    context.globalAlpha = matches ? 1 : scene.found ? 0.3 : 0.75;
-    context.fillStyle = matches ? scene.palette.match : colour;
-    context.fillRect(from, top, to - from, scene.rowHeight - 1);
+    context.globalAlpha = !matches && scene.found ? 0.45 : 1;
+    context.fillStyle = matches ? scene.palette.match : scene.palette.run;
+    context.fillRect(from, top, Math.max(to - from, 1 / scene.ratio), scene.rowHeight - 1);
     context.globalAlpha = 1;
   }
 

@@ -58,3 +58,55 @@ function named(tree: Tree, wanted: Set<number>): Tree {
   if (first !== undefined) tree.name[0] = first;
   return tree;
 }
+
+/** Most callers and callees of a panel. */
+const AROUND_MAX = 8;
+
+/** What stands next to a function, wherever it stands: see {@link sandwich}. */
+export interface Neighbours {
+  own: [number, number];
+  total: [number, number];
+  callers: { name: number; value: number }[];
+  callees: { name: number; value: number }[];
+  callersLeftOut: number;
+  calleesLeftOut: number;
+}
+
+/**
+ * The functions that call one and those that it calls, heaviest first, by the values of a column. A
+ * call of itself is neither.
+ */
+export function around(tree: Tree, text: string, column: 0 | 1): Neighbours {
+  const wanted = namesWithText(tree.names, text);
+  const outermost = outermostNodes(tree);
+  const callers = new Map<number, number>();
+  const callees = new Map<number, number>();
+  const found: Pick<Neighbours, 'own' | 'total'> = { own: [0, 0], total: [0, 0] };
+  const add = (to: Map<number, number>, name: number, value: number) => to.set(name, (to.get(name) ?? 0) + value);
+  // 1 for the outermost frame of the function and those that it calls itself at once: what others
+  // call again below is theirs.
+  const first = new Uint8Array(tree.parent.length);
+  for (let node = 1; node < tree.parent.length; node++) {
+    const above = tree.parent[node];
+    const is = wanted.has(tree.name[node]);
+    if (is) for (const one of [0, 1] as const) found.own[one] += tree.own[one][node];
+    first[node] = is && (outermost[node] === 1 || first[above] === 1) ? 1 : 0;
+    if (is && outermost[node]) {
+      for (const one of [0, 1] as const) found.total[one] += tree.total[one][node];
+      add(callers, tree.name[above], tree.total[column][node]);
+    } else if (!is && first[above] === 1) add(callees, tree.name[node], tree.total[column][node]);
+  }
+  const sorted = (of: Map<number, number>) =>
+    [...of]
+      .filter(([, value]) => value > 0)
+      .sort(([, left], [, right]) => right - left)
+      .map(([name, value]) => ({ name, value }));
+  const [all, below] = [sorted(callers), sorted(callees)];
+  return {
+    ...found,
+    callers: all.slice(0, AROUND_MAX),
+    callees: below.slice(0, AROUND_MAX),
+    callersLeftOut: Math.max(0, all.length - AROUND_MAX),
+    calleesLeftOut: Math.max(0, below.length - AROUND_MAX),
+  };
+}

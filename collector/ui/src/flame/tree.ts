@@ -6,6 +6,7 @@
 import { END_LOST, KIND, TRUNCATED, isTruncated, isWaitState, isWaker } from '../query/outcome';
 import type { Profile } from '../query/profile';
 import { type NameTable, type Names, namesWithText } from './names';
+import { type FrameChanges, GONE, KIND_START, type Transform, baseName, frameChanges, isStart } from './transforms';
 
 /** How stacks become paths. */
 export interface Options {
@@ -13,12 +14,16 @@ export interface Options {
   measure: 'count' | 'weight';
   /** A run of the same function is one node. */
   collapse: boolean;
-  /** Only stacks with a function of this name; empty: all. */
-  focus: string;
+  /** What is done to stacks, in this order. */
+  transforms: readonly Transform[];
+  /** Frames before the program's own are one node. */
+  fold?: boolean;
   /** A label whose values stand between root and stacks; empty: none. */
   root: string;
   /** Without what was lost. */
   sampled?: boolean;
+  /** From the leaf up: callers stand below what they called. */
+  bottomUp?: boolean;
 }
 
 /** What is told of a node: nodes by id, node 0 is the root. */
@@ -81,6 +86,16 @@ export class TreeBuilder {
     return this.name[node];
   }
 
+  /** The node above; that of the root is the root. */
+  parentOf(node: number): number {
+    return this.parent[node];
+  }
+
+  /** Nodes so far. */
+  get length(): number {
+    return this.size;
+  }
+
   private grow(): void {
     const length = this.parent.length * 2;
     const copy = <T extends Uint32Array | Float64Array>(from: T, to: T): T => {
@@ -126,13 +141,13 @@ function addProfile(builder: TreeBuilder, names: Names, profile: Profile, column
   const nameOf = names.ofFrames(profile);
   const unknown = names.intern('[unknown]', '', KIND.synthetic);
   const values = options.measure === 'count' ? profile.count : profile.weight;
-  const holds = options.focus === '' ? undefined : stacksWith(profile, nameOf, namesWithText(names, options.focus));
+  const holds = heldStacks(profile, names, nameOf, options.transforms);
+  const paths = new Paths(builder, names, profile, nameOf, frameChanges(names, options.transforms), options);
   const rootOf = rootOfSamples(builder, names, profile, options.root);
   const roots = profile.stack.map((_, sample) => rootOf(sample));
   // Root by root, so that one table from stack to node serves all and each stack is walked once a
   // root.
   const order = roots.map((_, sample) => sample).sort((left, right) => roots[left] - roots[right]);
-  const nodes = new Uint32Array(profile.parent.length);
   let current = NONE;
   for (const sample of order) {
     const stack = profile.stack[sample];
@@ -140,37 +155,111 @@ function addProfile(builder: TreeBuilder, names: Names, profile: Profile, column
     if (options.sampled && profile.end[sample] === END_LOST) continue;
     if (roots[sample] !== current) {
       current = roots[sample];
-      nodes.fill(NONE);
-      nodes[0] = current;
+      paths.startAt(current);
     }
-    const node =
-      stack === 0 ? builder.child(current, unknown) : walk(builder, profile, nameOf, nodes, stack, options.collapse);
+    const node = stack === 0 ? builder.child(current, unknown) : paths.nodeOf(stack);
     builder.add(node, column, values[sample]);
   }
 }
 
-/** The node of a stack, its callers first. */
-function walk(
-  builder: TreeBuilder,
+/** Nodes by stack, under one root at a time. */
+class Paths {
+  private readonly nodes: Uint32Array;
+  /** By stack: how many of its frames from the root on only start the program; 0: others follow. */
+  private readonly starts: Uint32Array | undefined;
+  private readonly isStart: Uint8Array | undefined;
+  private readonly path: number[] = [];
+
+  constructor(
+    private readonly builder: TreeBuilder,
+    private readonly names: Names,
+    private readonly profile: Profile,
+    private readonly nameOf: Uint32Array,
+    private readonly changes: FrameChanges,
+    private readonly options: Options,
+  ) {
+    this.nodes = new Uint32Array(profile.parent.length);
+    if (!options.fold) return;
+    this.isStart = Uint8Array.from(names.text, (text, id) => (isStart(text, names.kind[id]) ? 1 : 0));
+    // A stack stands after its caller's.
+    this.starts = new Uint32Array(profile.parent.length);
+    for (let stack = 1; stack < this.starts.length; stack++) {
+      const above = profile.parent[stack];
+      if (this.isStart[nameOf[profile.frame[stack]]] && (above === 0 || this.starts[above] > 0))
+        this.starts[stack] = this.starts[above] + 1;
+    }
+  }
+
+  /** Stacks that are asked for next stand under this node. */
+  startAt(root: number): void {
+    this.nodes.fill(NONE);
+    this.nodes[0] = root;
+  }
+
+  /** The node of a stack, its callers first. */
+  nodeOf(stack: number): number {
+    const { nodes, path, profile } = this;
+    path.length = 0;
+    let at = stack;
+    while (nodes[at] === NONE) {
+      path.push(at);
+      at = profile.parent[at];
+    }
+    for (let step = path.length - 1; step >= 0; step--) nodes[path[step]] = this.next(path[step]);
+    return nodes[stack];
+  }
+
+  /** The node of a stack whose caller has one. */
+  private next(stack: number): number {
+    const { profile, starts, changes } = this;
+    const above = profile.parent[stack];
+    // Before a frame of the program's own the run is complete; a run's last frame stays a frame,
+    // because time was spent in it.
+    const under = starts && starts[above] > 1 ? this.folded(above) : this.nodes[above];
+    const name = this.nameOf[profile.frame[stack]];
+    const shown = changes.shown ? changes.shown[name] : name;
+    return shown === GONE ? under : this.place(under, shown);
+  }
+
+  private place(under: number, name: number): number {
+    const { builder, changes } = this;
+    if ((this.options.collapse || changes.run?.[name]) && builder.nameOf(under) === name) return under;
+    if (changes.recursion?.[name]) {
+      for (let at = under; at !== 0; at = builder.parentOf(at)) if (builder.nameOf(at) === name) return at;
+    }
+    return builder.child(under, name);
+  }
+
+  /** The one frame that stands for those of a run up to this stack. */
+  private folded(stack: number): number {
+    const { profile, names, builder } = this;
+    const of: number[] = [];
+    for (let at = stack; at !== 0; at = profile.parent[at]) of.push(this.nameOf[profile.frame[at]]);
+    const last = of[0];
+    const module = names.module[last];
+    const text = `${module === '' ? '' : `${baseName(module)} · `}${of.length} start frames`;
+    const id = names.intern(text, module, KIND_START);
+    if (names.spelled[id] === '')
+      for (const one of of.reverse()) names.spell(id, `${names.kind[one]} ${names.module[one]} ${names.text[one]}`);
+    return builder.child(this.nodes[0], id);
+  }
+}
+
+/** Stacks that transforms leave; undefined: all of them. */
+function heldStacks(
   profile: Profile,
+  names: Names,
   nameOf: Uint32Array,
-  nodes: Uint32Array,
-  stack: number,
-  collapse: boolean,
-): number {
-  const path: number[] = [];
-  let at = stack;
-  while (nodes[at] === NONE) {
-    path.push(at);
-    at = profile.parent[at];
+  transforms: readonly Transform[],
+): Uint8Array | undefined {
+  let held: Uint8Array | undefined;
+  for (const { op, name } of transforms) {
+    if (op !== 'focus' && op !== 'exclude') continue;
+    const has = stacksWith(profile, nameOf, namesWithText(names, name));
+    held ??= new Uint8Array(has.length).fill(1);
+    for (let stack = 0; stack < has.length; stack++) if ((has[stack] === 1) !== (op === 'focus')) held[stack] = 0;
   }
-  let node = nodes[at];
-  for (let step = path.length - 1; step >= 0; step--) {
-    const name = nameOf[profile.frame[path[step]]];
-    if (!(collapse && builder.nameOf(node) === name)) node = builder.child(node, name);
-    nodes[path[step]] = node;
-  }
-  return node;
+  return held;
 }
 
 /** Stacks that have one of the names anywhere. */
@@ -209,6 +298,9 @@ function rootOfSamples(
 /** Kind of nodes that are values of a label. */
 export const KIND_LABEL = 254;
 
+/** True for nodes that are no functions: values of a label, folded start frames. */
+export const isGroup = (kind: number) => kind === KIND_LABEL || kind === KIND_START;
+
 function labelOf(profile: Profile, set: number, label: string): string {
   const pairs = profile.labelSets[set];
   for (let at = 0; at < pairs.length; at += 2) {
@@ -241,6 +333,32 @@ export function buildDiffTree(
   return { ...builder.finish(), rates };
 }
 
+/**
+ * Most nodes of a tree from the leaf up: each stack has a path of its own there. Beyond it callers
+ * of the lightest stacks are left out.
+ */
+export const BOTTOM_UP_MAX = 400_000;
+
+/** The tree from the leaf up: under each function where time was spent stand its callers. */
+export function bottomUp(tree: Tree, most = BOTTOM_UP_MAX): Tree {
+  const builder = new TreeBuilder(tree.names);
+  const { own, parent, name } = tree;
+  const ends: number[] = [];
+  for (let node = 1; node < parent.length; node++) if (own[0][node] > 0 || own[1][node] > 0) ends.push(node);
+  ends.sort((left, right) => own[0][right] + own[1][right] - own[0][left] - own[1][left]);
+  for (const end of ends) {
+    let to = 0;
+    for (let node = end; node !== 0; node = parent[node]) {
+      if (to !== 0 && builder.length >= most) break;
+      to = builder.child(to, name[node]);
+    }
+    for (const column of [0, 1] as const) builder.add(to, column, own[column][end]);
+  }
+  // What ends at the root itself is in no function.
+  for (const column of [0, 1] as const) builder.add(0, column, own[column][0]);
+  return { ...builder.finish(), rates: tree.rates };
+}
+
 /** Values of one function. */
 export interface Row {
   name: number;
@@ -250,15 +368,22 @@ export interface Row {
   waker?: { name: number; value: number };
 }
 
-/** Functions by name id with their own and total values; recursion counts once. */
-export function functionRows(tree: Tree, column: 0 | 1 = 0): Row[] {
+/**
+ * Functions by name id with their own and total values, of all or under one node (and in it);
+ * recursion counts once.
+ */
+export function functionRows(tree: Tree, column: 0 | 1 = 0, top = 0): Row[] {
   const { names, parent, name } = tree;
   const own = new Float64Array(names.length);
   const total = new Float64Array(names.length);
-  const outermost = outermostNodes(tree);
+  const outermost = outermostNodes(tree, top);
+  const inside = new Uint8Array(parent.length);
+  inside[top] = 1;
   const waits = waitsOf(tree);
   const wakers = new Map<number, Map<number, number>>();
-  for (let node = 1; node < parent.length; node++) {
+  for (let node = Math.max(1, top); node < parent.length; node++) {
+    if (node !== top && !inside[parent[node]]) continue;
+    inside[node] = 1;
     const value = tree.own[column][node];
     const wait = waits?.[node] ?? 0;
     if (wait === 0) own[name[node]] += value;
@@ -274,7 +399,7 @@ export function functionRows(tree: Tree, column: 0 | 1 = 0): Row[] {
   }
   const rows: Row[] = [];
   for (let id = 1; id < names.length; id++) {
-    if (total[id] > 0 && names.kind[id] !== KIND_LABEL)
+    if (total[id] > 0 && !isGroup(names.kind[id]))
       rows.push({ name: id, own: own[id], total: total[id], ...heaviest(wakers.get(id)) });
   }
   return rows;
@@ -307,8 +432,8 @@ function blockedIn(tree: Tree, wait: number): number {
   return at === 0 ? wait : at;
 }
 
-/** 1 for nodes without a node of the same name above them. */
-export function outermostNodes(tree: Tree): Uint8Array {
+/** 1 for nodes without a node of the same name above them, up to `top`. Others than its are 1. */
+export function outermostNodes(tree: Tree, top = 0): Uint8Array {
   const { parent, name } = tree;
   const size = parent.length;
   const outermost = new Uint8Array(size).fill(1);
@@ -321,7 +446,7 @@ export function outermostNodes(tree: Tree): Uint8Array {
     first[parent[node]] = node;
   }
   const open = new Uint32Array(tree.names.length);
-  let node = 0;
+  let node = top;
   for (;;) {
     outermost[node] = open[name[node]] === 0 ? 1 : 0;
     open[name[node]]++;
@@ -331,7 +456,7 @@ export function outermostNodes(tree: Tree): Uint8Array {
     }
     for (;;) {
       open[name[node]]--;
-      if (node === 0) return outermost;
+      if (node === top) return outermost;
       if (next[node] !== NONE) {
         node = next[node];
         break;

@@ -212,7 +212,7 @@ function CellTip({ grid, cell, unit }: { grid: Grid; cell: number; unit: string 
     <>
       <div class="tip-head">
         {preciseClock(wallMs(grid, beginOf(grid, cell)))}
-        {format.zone()} <span class="soft">+{format.duration(grid.rowNs)}</span>
+        {` ${format.zone(wallMs(grid, beginOf(grid, cell)))}`} <span class="soft">+{format.duration(grid.rowNs)}</span>
       </div>
       {format.plural(grid.count[cell], 'sample')}
       {grid.count[cell] > 0 && unit !== '' && <span class="soft">, {format.weight(grid.weight[cell], unit)}</span>}
@@ -259,7 +259,7 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
     <p class="heat-picked" aria-live="polite">
       <b>
         {preciseClock(wallMs(grid, shown.from))} – {preciseClock(wallMs(grid, shown.until))}
-        {format.zone()}
+        {` ${format.zone(wallMs(grid, shown.until))}`}
       </b>{' '}
       <span class="soft">
         {format.duration(shown.until - shown.from)}

@@ -6,7 +6,7 @@
 
 import { type Grid, covered, wallMs } from './grid';
 import { GROUNDS, coloursOf, stepOf } from './scale';
-import { clock, stamp } from '../text/format';
+import { clock, written } from '../text/format';
 
 /** Height of all cells of a column, where there are not more rows than that. Unit: CSS pixels. */
 const HEIGHT = 200;
@@ -35,7 +35,7 @@ const LABEL_STEPS = [1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 1800, 3600];
 
 /** A time on the axis: the day stands where columns are long. */
 function axisTime(ms: number, columnNs: number): string {
-  if (columnNs >= 60e9) return stamp(ms).slice(5, 16);
+  if (columnNs >= 60e9) return written(ms).slice(5, 16);
   return columnNs < 1e9 ? `${clock(ms)}.${String(Math.floor(ms % 1000)).padStart(3, '0')}` : clock(ms);
 }
 

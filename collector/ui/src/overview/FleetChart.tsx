@@ -1,14 +1,18 @@
 // CPU of what is selected, with its baseline behind it and what changed marked on it. Dragging
 // chooses a range.
 
-import { useRef, useState } from 'preact/hooks';
+import { useLayoutEffect, useMemo, useRef, useState } from 'preact/hooks';
 import type { OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { Name } from '../app/parts';
+import type { Events } from '../events/client';
+import { Flags } from '../events/Flags';
+import { happenings } from '../events/flags';
 import { setState } from '../state/store';
 import * as format from '../text/format';
 import { absoluteSpec, toMs } from '../time/range';
 import { cores, dark, isSignificant, kindOf, paths, spoken } from './overview';
-import { stretched } from './Spark';
+import type { Band } from '../time/series';
+import { Lost, Missing, stretched } from './Spark';
 
 /** Most changes that are marked. */
 const MARKS_MAX = 4;
@@ -23,12 +27,21 @@ export function FleetChart({
   answer,
   row,
   baseline,
+  lost,
+  events,
 }: {
   answer: OverviewResponse;
   row: OverviewRow;
+  /** What the baseline is called. */
   baseline: string;
+  /** When samples were lost. */
+  lost: readonly Band[];
+  /** What happened; undefined while it is not known. */
+  events: Events | undefined;
 }) {
   const box = useRef<HTMLDivElement>(null);
+  const width = useWidth(box);
+  const happened = useMemo(() => (events ? happenings(events) : []), [events]);
   const [drag, setDrag] = useState<[number, number]>();
   const [under, setUnder] = useState<number>();
   const steps = row.steps.length;
@@ -83,6 +96,7 @@ export function FleetChart({
             <rect key={from} class="spark-dark" x={from} y="0" width={to - from} height="1" />
           ))}
           <path class="fleet-area" d={area(row.steps, most)} />
+          <Missing steps={was} />
           <path class="spark-was" d={paths(was, most)} />
           <path class="spark-is" d={paths(row.steps, most)} />
           {drag && (
@@ -95,6 +109,7 @@ export function FleetChart({
             />
           )}
         </svg>
+        <Lost bands={lost} startUnixNs={answer.startUnixNs} stepNs={answer.stepNs} steps={steps} />
         {marks.slice(0, MARKS_MAX).map((one, place) => (
           <Mark key={one.name} row={one} at={fraction(one, answer, steps)} place={place} />
         ))}
@@ -103,7 +118,18 @@ export function FleetChart({
             {to - from > steps / 10 ? 'no data' : ''}
           </span>
         ))}
-        {under !== undefined && !drag && <Under row={row} was={was} at={under} start={start} stepMs={stepMs} />}
+        <Flags all={happened} range={{ from: start, to: start + steps * stepMs }} left={0} width={width} />
+        {under !== undefined && !drag && (
+          <Under
+            row={row}
+            was={was}
+            at={under}
+            start={start}
+            stepMs={stepMs}
+            lost={lost}
+            accounted={answer.accounted}
+          />
+        )}
       </div>
       <div class="fleet-axis" aria-hidden="true">
         {Array.from({ length: TICKS + 1 }, (_, at) => start + (at / TICKS) * steps * stepMs).map((ms) => (
@@ -112,9 +138,42 @@ export function FleetChart({
       </div>
       <p class="fleet-key soft">
         <i class="key-is" /> now <i class="key-was" /> {baseline}
+        {dark(was).length > 0 && was.length > 0 && (
+          <>
+            {' '}
+            <i class="key-missing" /> no data for the baseline
+          </>
+        )}
+        {lost.length > 0 && (
+          <>
+            {' '}
+            <i class="key-lost" /> samples lost{answer.accounted ? ', CPU is exact' : ''}
+          </>
+        )}
+        <span class="fleet-zone">{format.zone(start)}</span>
       </p>
+      {events?.missing.map((text) => (
+        <p key={text} class="soft">
+          {text}
+        </p>
+      ))}
     </div>
   );
+}
+
+/** The width of an element as it is drawn. Unit: CSS pixels. */
+function useWidth(of: { current: HTMLElement | null }): number {
+  const [width, setWidth] = useState(0);
+  useLayoutEffect(() => {
+    const element = of.current;
+    if (!element) return;
+    const measure = () => setWidth(element.clientWidth);
+    measure();
+    const observer = new ResizeObserver(measure);
+    observer.observe(element);
+    return () => observer.disconnect();
+  }, [of]);
+  return width;
 }
 
 function fraction(row: OverviewRow, answer: OverviewResponse, steps: number): number {
@@ -135,21 +194,34 @@ function Mark({ row, at, place }: { row: OverviewRow; at: number; place: number 
   );
 }
 
-function Under(props: { row: OverviewRow; was: readonly number[]; at: number; start: number; stepMs: number }) {
+function Under(props: {
+  row: OverviewRow;
+  was: readonly number[];
+  at: number;
+  start: number;
+  stepMs: number;
+  lost: readonly Band[];
+  accounted: boolean;
+}) {
   const steps = props.row.steps.length;
   const step = Math.min(steps - 1, Math.floor(props.at * steps));
   const value = (line: readonly number[]) =>
     line[step] === undefined || line[step] < 0 ? 'no data' : cores(line[step]);
+  const at = props.start + step * props.stepMs;
+  const isLost = props.lost.some((band) => band.fromMs < at + props.stepMs && band.toMs > at);
   const side = props.at > 0.5 ? { right: `${(1 - props.at) * 100 + 1}%` } : { left: `${props.at * 100 + 1}%` };
   return (
     <div class="tip under" style={side}>
-      <div class="tip-head">{format.stamp(props.start + step * props.stepMs)}</div>
+      <div class="tip-head">{format.stamp(at)}</div>
       <div class="tip-row sum">
         <span>now</span> <b>{value(props.row.steps)}</b>
       </div>
       <div class="tip-row sum">
         <span>baseline</span> <b>{value(props.was)}</b>
       </div>
+      {isLost && (
+        <div class="loss-note">samples lost: profiles are incomplete{props.accounted ? ', CPU is exact' : ''}</div>
+      )}
     </div>
   );
 }

@@ -1,26 +1,30 @@
 // The landing page: what changed, where, since when, and how sure that is.
 
-import { useMemo, useRef } from 'preact/hooks';
+import { useMemo, useRef, useState } from 'preact/hooks';
 import { Filters } from '../app/Filters';
 import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
-import { Answer, Choice, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
+import { useWas } from '../app/was';
+import { Answer, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
+import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
-import { hosts, overview } from '../query/client';
+import { hosts, overview, series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
-import type { Range } from '../time/range';
+import { type Range, before, toMs } from '../time/range';
+import { type Band, bandsOf, chartOf } from '../time/series';
 import { FleetChart } from './FleetChart';
 import {
-  BASELINES,
-  baselineOf,
+  BEFORE_MS,
   comparedWith,
   cores,
+  deployBefore,
   error,
   functionIn,
+  hasSteps,
   isSignificant,
   kindOf,
   profileOf,
@@ -29,6 +33,7 @@ import {
   when,
 } from './overview';
 import { Spark } from './Spark';
+import { Waiting, WaitingVerdict } from './Waiting';
 
 /** Label of services that nobody chose. */
 const SERVICES = 'unit';
@@ -39,17 +44,20 @@ const SERVICE_LABELS = ['unit', 'container_name', 'pod', 'image', 'service', 'sl
 /** Sentences of the verdict. */
 const SENTENCES_MAX = 3;
 
-/** Hosts named where something changed on some. */
-const HOSTS_NAMED = 3;
+/** Hosts named where something changed on some; the others on a click. */
+const HOSTS_NAMED = 4;
 
 /** Hosts listed that differ from their peers, and with warnings. */
 const LISTED_MAX = 6;
 
 export function OverviewPage(props: PageProps) {
   const { range, selection, selectionKey, labels } = props;
-  const { baseline, services } = useSelectionState('baseline', 'services');
+  const { services } = useSelectionState('services');
   const label = services || SERVICES;
-  const was = baselineOf(range, baseline);
+  const chosen = useWas();
+  // An overview is a comparison: where no baseline is chosen or known it takes the time before.
+  const was = chosen.was?.selection.range ?? before(range);
+  const words = chosen.was?.words ?? 'the previous period';
   const key = `${label} ${was.from} ${was.to}\n${selectionKey}`;
   // First what is quick; functions of what changed follow.
   const quick = useQuery(`overview\n${key}`, (signal) => overview(selection, was, label, false, signal));
@@ -60,19 +68,22 @@ export function OverviewPage(props: PageProps) {
   const whole = useQuery(changed ? `overview whole\n${answered.current}` : undefined, (signal) =>
     overview(selection, was, label, true, signal),
   );
+  // In which time samples were lost: the small charts show it.
+  const time = useQuery(`series \n${selectionKey}`, (signal) => series(selection, '', signal));
+  const lost = useMemo(
+    () => (time.data ? bandsOf(chartOf(time.data, '', props.now())).filter((band) => band.state === 'lost') : []),
+    [time.data],
+  );
+  // From a while before: what changed at the start of the range may have been deployed then.
+  const happened = useQuery(`events\n${range.from}\n${range.to}`, (signal) =>
+    events({ from: Math.max(0, range.from - BEFORE_MS), to: range.to }, signal),
+  ).data;
   const fleet = useQuery(`hosts\n${selectionKey}`, (signal) => hosts(range, signal));
   const offered = useMemo(() => SERVICE_LABELS.filter((one) => labels.includes(one) || one === label), [labels, label]);
-  const words = BASELINES.find(([one]) => one === baseline)?.[1].toLowerCase() ?? '';
   return (
     <>
       <h2 class="hidden">Overview</h2>
       <div class="overview-tools">
-        <Choice
-          label="Compared with"
-          value={baseline}
-          of={BASELINES}
-          onChange={(next) => setState({ baseline: next })}
-        />
         <label class="soft">
           Services by{' '}
           <select
@@ -91,13 +102,14 @@ export function OverviewPage(props: PageProps) {
         <QualityLine quality={quick.data?.now} />
       </div>
       <Filters note="not applied: an overview has no stacks" />
-      <Answer query={quick} what="the overview">
+      <Answer query={quick} what="the overview" room="graph">
         {(answer) => (
           <Overview
             answer={answer}
             whole={whole}
             hosts={fleet}
-            of={{ query: selection.query, label, baseline: was, range, words }}
+            events={happened}
+            of={{ query: selection.query, label, baseline: was, range, words, lost }}
           />
         )}
       </Answer>
@@ -113,6 +125,8 @@ interface Of {
   range: Range;
   /** What the baseline is called. */
   words: string;
+  /** When samples were lost. */
+  lost: readonly Band[];
 }
 
 interface OverviewProps {
@@ -120,10 +134,11 @@ interface OverviewProps {
   /** The same with functions, asked where something changed. */
   whole: Query<OverviewResponse>;
   hosts: Query<HostsResponse>;
+  events: Events | undefined;
   of: Of;
 }
 
-function Overview({ answer, whole, hosts, of }: OverviewProps) {
+function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
   const fleet = answer.fleet;
   if (!fleet || answer.services.length === 0) {
     return (
@@ -158,15 +173,16 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         )}
         <ul>
           {changed.slice(0, SENTENCES_MAX).map((row) => (
-            <Sentence key={row.name} row={row} of={of} />
+            <Sentence key={row.name} row={row} answer={answer} events={events} of={of} />
           ))}
         </ul>
         {changed.length > SENTENCES_MAX && (
           <p class="soft">and {format.plural(changed.length - SENTENCES_MAX, 'more service')}, below</p>
         )}
+        <WaitingVerdict answer={answer} />
       </section>
       <section class="panel-box" aria-label="CPU over time">
-        <FleetChart answer={answer} row={fleet} baseline={of.words} />
+        <FleetChart answer={answer} row={fleet} baseline={of.words} lost={of.lost} events={events} />
       </section>
       <div class="overview-columns">
         <section class="panel-box" aria-label="What changed">
@@ -174,6 +190,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
           <Functions whole={whole} of={of} />
           <Rows
             answer={answer}
+            lost={of.lost}
             rows={changedHosts}
             name="Host"
             to={(row) =>
@@ -203,6 +220,7 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
             ))}
           </ul>
           <More of={outliers.length} shown={LISTED_MAX} />
+          <Waiting answer={answer} profileOf={(label, name) => profileOf(of.query, label, name)} />
           <h3>Hosts with warnings</h3>
           <Answer query={hosts} what="the hosts">
             {(answer) => <Troubled answer={answer} />}
@@ -218,12 +236,13 @@ function Overview({ answer, whole, hosts, of }: OverviewProps) {
         </h3>
         <Rows
           answer={answer}
+          lost={of.lost}
           rows={answer.services}
           name="Service"
           to={(row) => profileOf(of.query, of.label, row.name)}
           compare={(row) =>
             comparedWith(
-              { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+              { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts, all: row.hosts },
               row.change,
               of.baseline,
               of.range,
@@ -272,40 +291,75 @@ function profileQuery(of: Of, service: string): string {
   return profileOf(of.query, of.label, service).query ?? '';
 }
 
-function Sentence({ row, of }: { row: OverviewRow; of: Of }) {
+interface SentenceProps {
+  row: OverviewRow;
+  answer: OverviewResponse;
+  events: Events | undefined;
+  of: Of;
+}
+
+function Sentence({ row, answer, events, of }: SentenceProps) {
   const change = row.change;
   if (!change) return null;
   const kind = kindOf(change);
-  const hosts = row.changedHosts.slice(0, HOSTS_NAMED);
+  const deploy = deployBefore(row, of.label, answer.stepNs, events?.annotations ?? []);
   const to = comparedWith(
-    { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts },
+    { query: of.query, label: of.label, name: row.name, hosts: row.changedHosts, all: row.hosts },
     change,
     of.baseline,
     of.range,
   );
   return (
-    <li class={`tone-${kind === 'new' ? 'more' : kind === 'gone' ? 'less' : kind}`}>
-      <span aria-hidden="true">{change.cores < 0 ? '▼' : '▲'}</span>{' '}
-      <Link to={to} title="Compare with the baseline, by function">
-        <Name text={row.name} empty="(none)" max={60} />
-      </Link>{' '}
-      <b>{signed(change.cores)}</b> {error(change.error)} cores
+    <li>
+      <span class={`tone-${kind === 'new' ? 'more' : kind === 'gone' ? 'less' : kind}`}>
+        <span aria-hidden="true">{change.cores < 0 ? '▼' : '▲'}</span>{' '}
+        <Link to={to} title="Compare with the baseline, by function">
+          <Name text={row.name} empty="(none)" max={60} />
+        </Link>{' '}
+        <b>{signed(change.cores)}</b> {error(change.error)} cores
+      </span>
       {kind === 'new' || kind === 'gone' ? `, ${kind}` : share(row)} {when(change)}
       {row.hostsChanged > 1 && row.hostsChanged === row.hosts && ` on all ${row.hosts} hosts`}
-      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && (
-        <>
-          {' '}
-          on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}
-          {hosts.map((host, at) => (
-            <span key={host}>
-              {at > 0 && ', '}
-              <Name text={host} max={40} />
-            </span>
-          ))}
-          {row.hostsChanged > hosts.length && ', …'}
-        </>
+      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && <ChangedHosts row={row} />}
+      {deploy && (
+        <p class="verdict-deploy">
+          after the deploy <Name text={deploy.text} max={160} />
+          <span class="soft">
+            {' '}
+            at {format.clock(toMs(deploy.startUnixNs))}
+            {deploy.endUnixNs > deploy.startUnixNs && ` to ${format.clock(toMs(deploy.endUnixNs))}`}
+            {deploy.hosts > 0n && `, on ${format.plural(Number(deploy.hosts), 'host')}`}
+          </span>
+        </p>
       )}
     </li>
+  );
+}
+
+function ChangedHosts({ row }: { row: OverviewRow }) {
+  const [all, setAll] = useState(false);
+  const names = all ? row.changedHosts : row.changedHosts.slice(0, HOSTS_NAMED);
+  const more = row.hostsChanged - names.length;
+  return (
+    <>
+      {' '}
+      on {row.hostsChanged} of {format.plural(row.hosts, 'host')}:{' '}
+      {names.map((host, at) => (
+        <span key={host}>
+          {at > 0 && ', '}
+          <Name text={host} max={40} />
+        </span>
+      ))}
+      {more > 0 && !all && (
+        <>
+          {' '}
+          <button type="button" class="link more-hosts" onClick={() => setAll(true)}>
+            and {more} more
+          </button>
+        </>
+      )}
+      {more > 0 && all && `, and ${more} more`}
+    </>
   );
 }
 
@@ -363,7 +417,7 @@ function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
               </td>
               <td class="number">{cores(row.cores)}</td>
               <td class={`number tone-${row.cores < row.baselineCores ? 'less' : 'more'}`}>
-                {signed(row.cores - row.baselineCores)} <span class="soft">{error(row.error)}</span>
+                {signed(row.cores - row.baselineCores)} <span class="soft plus-minus">{error(row.error)}</span>
               </td>
               <td>
                 <Name text={row.service} empty="(none)" max={30} />
@@ -378,14 +432,17 @@ function FunctionTable({ answer, of }: { answer: OverviewResponse; of: Of }) {
 
 interface RowsProps {
   answer: OverviewResponse;
+  lost: readonly Band[];
   rows: readonly OverviewRow[];
   name: string;
   to: (row: OverviewRow) => Partial<State>;
   compare?: (row: OverviewRow) => Partial<State>;
 }
 
-function Rows({ answer, rows, name, to, compare }: RowsProps) {
+function Rows({ answer, lost, rows, name, to, compare }: RowsProps) {
   if (!rows.length) return null;
+  // Hosts have none.
+  const hasHosts = rows.some((row) => row.hosts > 0);
   return (
     <div class="table-wrap">
       <table class="overview-table">
@@ -396,13 +453,20 @@ function Rows({ answer, rows, name, to, compare }: RowsProps) {
             <th scope="col" class="number">
               Cores
             </th>
+            <th scope="col" class="number" title="Mean cores in the baseline">
+              Before
+            </th>
             <th scope="col" class="number">
               Change
             </th>
-            <th scope="col">Since</th>
-            <th scope="col" class="number">
-              Hosts
+            <th scope="col" class="since">
+              Since
             </th>
+            {hasHosts && (
+              <th scope="col" class="number">
+                Hosts
+              </th>
+            )}
           </tr>
         </thead>
         <tbody>
@@ -414,16 +478,19 @@ function Rows({ answer, rows, name, to, compare }: RowsProps) {
                 </Link>
               </td>
               <td>
-                <Spark row={row} startUnixNs={answer.startUnixNs} stepNs={answer.stepNs} />
+                <Spark row={row} answer={answer} lost={answer.accounted ? [] : lost} />
               </td>
               <td class="number">{cores(row.cores)}</td>
+              <td class="number soft">{hasSteps(row.baselineSteps) ? cores(row.baselineCores) : 'no data'}</td>
               <td class="number">
                 <ChangeCell row={row} to={compare?.(row)} />
               </td>
-              <td class="soft">{row.change?.significant ? when(row.change).replace(/^since /, '') : ''}</td>
-              <td class="number soft">
-                {row.hosts === 0 ? '' : row.hostsChanged > 0 ? `${row.hostsChanged} of ${row.hosts}` : row.hosts}
-              </td>
+              <td class="soft since">{row.change?.significant ? when(row.change).replace(/^since /, '') : ''}</td>
+              {hasHosts && (
+                <td class="number soft">
+                  {row.hostsChanged > 0 ? `${row.hostsChanged} of ${row.hosts}` : row.hosts || ''}
+                </td>
+              )}
             </tr>
           ))}
         </tbody>
@@ -439,7 +506,7 @@ function ChangeCell({ row, to }: { row: OverviewRow; to: Partial<State> | undefi
   const kind = kindOf(change);
   const text = (
     <>
-      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft">{error(change.error)}</span>
+      {change.cores < 0 ? '▼' : '▲'} {signed(change.cores)} <span class="soft plus-minus">{error(change.error)}</span>
       {(kind === 'new' || kind === 'gone') && ` ${kind}`}
     </>
   );

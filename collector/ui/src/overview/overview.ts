@@ -1,27 +1,13 @@
 // What an overview says: lines with their gaps, changes in words, and where each leads.
 
+import type { Annotation } from '../gen/fleetprof/collector/v1/annotations_pb';
 import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Matcher, withMatcher } from '../query/selector';
 import type { State } from '../state/address';
-import type { Baseline } from '../state/selection';
 import { error95 } from '../tables/changes';
 import * as format from '../text/format';
-import { type Range, absoluteSpec, before, toMs } from '../time/range';
-
-const DAY_MS = 86_400_000;
-
-export const BASELINES: readonly (readonly [Baseline, string, string])[] = [
-  ['previous', 'Previous period', 'Compare with the same length right before'],
-  ['day', 'Yesterday', 'Compare with the same time yesterday'],
-  ['week', 'Last week', 'Compare with the same time a week ago'],
-];
-
-/** The range that a choice means. */
-export function baselineOf(range: Range, baseline: Baseline): Range {
-  if (baseline === 'previous') return before(range);
-  const by = baseline === 'day' ? DAY_MS : 7 * DAY_MS;
-  return { from: Math.max(0, range.from - by), to: Math.max(1, range.to - by) };
-}
+import { type Range, absoluteSpec, toMs } from '../time/range';
+import type { Band } from '../time/series';
 
 export const isSignificant = (row: OverviewRow) => row.change?.significant === true;
 
@@ -46,8 +32,8 @@ export function error(stdError: number): string {
 }
 
 /** When a change began: `since 14:22:00`. */
-export function when(change: Change): string {
-  const time = (ns: bigint) => format.clock(toMs(ns));
+export function when(change: Pick<Change, 'sinceUnixNs' | 'untilUnixNs'>): string {
+  const time = (ns: bigint) => format.time(toMs(ns));
   const since = change.sinceUnixNs === 0n ? 'since before this range' : `since ${time(change.sinceUnixNs)}`;
   return change.untilUnixNs === 0n ? since : `${since}, until ${time(change.untilUnixNs)}`;
 }
@@ -64,15 +50,27 @@ function selected(query: string, label: string, name: string): string {
   return withMatcher(query, { label, op: '=', value: name } satisfies Matcher);
 }
 
-/** Shows what a row is made of, compared with its baseline: where it changed, by function. */
+/** Most hosts that a selection names. */
+const HOSTS_MAX = 20;
+
+/** Hosts by name, as a pattern of selectors: it matches all of a name. */
+const oneOf = (hosts: readonly string[]) => hosts.map((host) => host.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')).join('|');
+
+/**
+ * Shows what a row is made of, compared with its baseline: where it changed, by function. `hosts`:
+ * where it changed, of how many `all`. What changed on few is lost among the others.
+ */
 export function comparedWith(
-  of: { query: string; label: string; name: string; hosts?: readonly string[] },
+  of: { query: string; label: string; name: string; hosts?: readonly string[]; all?: number },
   change: Change | undefined,
   baseline: Range,
   range: Range,
 ): Partial<State> {
   let query = selected(of.query, of.label, of.name);
-  if (of.hosts?.length === 1) query = selected(query, 'host', of.hosts[0]);
+  const hosts = of.hosts ?? [];
+  if (hosts.length === 1) query = selected(query, 'host', hosts[0]);
+  else if (hosts.length > 1 && hosts.length <= HOSTS_MAX && hosts.length * 2 <= (of.all ?? 0))
+    query = withMatcher(query, { label: 'host', op: '=~', value: oneOf(hosts) });
   const ms = (ns: bigint, otherwise: number) => (ns === 0n ? otherwise : toMs(ns));
   const after = change
     ? { from: ms(change.sinceUnixNs, range.from), to: ms(change.untilUnixNs, range.to) }
@@ -92,7 +90,7 @@ export function comparedWith(
 
 /** Shows the profile of a row. */
 export function profileOf(query: string, label: string, name: string): Partial<State> {
-  return { view: 'profile', query: selected(query, label, name), zoom: '', focus: '', fn: '', search: '' };
+  return { view: 'profile', query: selected(query, label, name), zoom: '', transforms: [], fn: '', search: '' };
 }
 
 /** A function in the comparison of its service. */
@@ -105,7 +103,7 @@ export function functionIn(
   range: Range,
 ): Partial<State> {
   const service = answer.services.find((one) => one.name === row.service);
-  const of = { query, label, name: row.service, hosts: service?.changedHosts };
+  const of = { query, label, name: row.service, hosts: service?.changedHosts, all: service?.hosts };
   return { ...comparedWith(of, service?.change, baseline, range), search: row.name, regex: false };
 }
 
@@ -125,6 +123,9 @@ export function paths(steps: readonly number[], most: number): string {
   return path;
 }
 
+/** True when something is known of a line. */
+export const hasSteps = (steps: readonly number[]) => steps.some((value) => value >= 0);
+
 /** Runs of steps without data: first, and behind the last. */
 export function dark(steps: readonly number[]): [number, number][] {
   const runs: [number, number][] = [];
@@ -135,6 +136,12 @@ export function dark(steps: readonly number[]): [number, number][] {
     else runs.push([at, at + 1]);
   }
   return runs;
+}
+
+/** Times as parts of a line of steps, for what is drawn over it. */
+export function placed(bands: readonly Band[], startMs: number, stepMs: number, steps: number): [number, number][] {
+  const at = (ms: number) => Math.max(0, Math.min(steps, (ms - startMs) / Math.max(stepMs, 1)));
+  return bands.map((band): [number, number] => [at(band.fromMs), at(band.toMs)]).filter(([from, to]) => to > from);
 }
 
 const round = (value: number) => Math.round(value * 1000) / 1000;
@@ -150,4 +157,46 @@ export function spoken(row: OverviewRow): string {
   if (!known.length) return 'no data';
   const [least, most] = [Math.min(...known), Math.max(...known)];
   return `between ${cores(least)} and ${cores(most)} cores; before, ${cores(row.baselineCores)} on average`;
+}
+
+/** How long before a change a deploy may have started to be named with it. Unit: milliseconds. */
+export const BEFORE_MS = 15 * 60_000;
+
+/** Labels that say which service a deploy was of, besides the one that rows are told apart by. */
+const OF_SERVICE = ['service', 'unit', 'image', 'container_name'];
+
+/**
+ * The deploy that a change followed, if there was one: of the service, or of half of the hosts that
+ * changed, where it does not say which service it was of. Of several the last before the change.
+ */
+export function deployBefore(
+  row: OverviewRow,
+  label: string,
+  stepNs: bigint,
+  events: readonly Annotation[],
+): Annotation | undefined {
+  const since = row.change?.sinceUnixNs ?? 0n;
+  if (!row.change?.significant || since === 0n) return undefined;
+  // A change is known to a step, and noise at its edge may cost another.
+  const [from, to] = [since - BigInt(BEFORE_MS) * 1_000_000n, since + 2n * stepNs];
+  const isOfRow = (one: Annotation) => {
+    const own = one.labels[label];
+    if (own !== undefined) return own === row.name;
+    if (OF_SERVICE.some((name) => one.labels[name] !== undefined && name !== label)) {
+      // Of a service by another label: it is this one if it was where it changed.
+      return onHosts(one, row) === 1;
+    }
+    return one.labels.agent_version === undefined && onHosts(one, row) >= 0.5;
+  };
+  const found = events.filter(
+    (one) => one.kind === 'deploy' && one.startUnixNs >= from && one.startUnixNs <= to && isOfRow(one),
+  );
+  return found.sort((one, other) => Number(other.startUnixNs - one.startUnixNs))[0];
+}
+
+/** The share of the hosts that changed on which a deploy was seen. */
+function onHosts(one: Annotation, row: OverviewRow): number {
+  if (row.changedHosts.length === 0 || one.hostNames.length === 0) return 0;
+  const on = new Set(one.hostNames);
+  return row.changedHosts.filter((host) => on.has(host)).length / row.changedHosts.length;
 }

@@ -5,7 +5,8 @@ import { say } from '../app/parts';
 import { clipped } from '../text/printable';
 import type { Range } from '../time/range';
 import { labelNames, labelValues } from './client';
-import { type Place, parse, placeAt, problem, quote, writeAll } from './selector';
+import { type Suggestion, completed } from './complete';
+import { OP_WORDS, type Place, parse, placeAt, problem, writeAll } from './selector';
 
 /** How long after a key the collector is asked. Unit: milliseconds. */
 const DEBOUNCE_MS = 120;
@@ -17,10 +18,19 @@ interface Props {
   onChange: (value: string) => void;
   /** Told of every key, of what is not valid too. */
   onText?: (text: string) => void;
+  placeholder?: string;
+  /** What else is selected, when it is one filter of several: values are of what that leaves. */
+  beside?: string;
+  /** Labels that are the page's own, such as `function`. */
+  extra?: readonly string[];
+  /** It opens to change one filter: it has the focus, and Escape or leaving it unchanged closes it. */
+  onLeave?: () => void;
 }
 
+const NONE: readonly string[] = [];
+
 export function SelectorInput(props: Props) {
-  const { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown } =
+  const { text, setText, place, active, input, suggestions, wrong, open, pending, look, commit, choose, onKeyDown } =
     useField(props);
   const id = useId();
   return (
@@ -36,7 +46,7 @@ export function SelectorInput(props: Props) {
         aria-autocomplete="list"
         aria-invalid={!!wrong && !place}
         aria-describedby={`${id}-note`}
-        placeholder={'Filter, e.g. unit="nginx.service". Empty = all hosts'}
+        placeholder={props.placeholder ?? 'Filter, e.g. unit="nginx.service". Empty = all hosts'}
         spellcheck={false}
         autocomplete="off"
         dir="ltr"
@@ -55,6 +65,11 @@ export function SelectorInput(props: Props) {
         onKeyDown={onKeyDown}
         onBlur={commit}
       />
+      {pending && (
+        <span class="pending" aria-live="polite">
+          {wrong ? 'not complete yet' : 'Enter to apply'}
+        </span>
+      )}
       <Completions id={id} open={open} values={suggestions} active={active} onChoose={choose} />
       <p id={`${id}-note`} class={wrong && !place ? 'wrong' : 'hidden'} aria-live="polite">
         {wrong && !place ? `At character ${wrong.at + 1}: ${say(wrong.message)}` : ''}
@@ -64,13 +79,18 @@ export function SelectorInput(props: Props) {
 }
 
 /** What is written in the field, and what its events do. */
-function useField({ value, range, onChange, onText }: Props) {
+function useField({ value, range, onChange, onText, beside = '', extra = NONE, onLeave }: Props) {
   const [text, setText] = useState(value);
   const [place, setPlace] = useState<Place>();
   const [active, setActive] = useState(-1);
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => setText(value), [value]);
-  const suggestions = useSuggestions(text, place, range);
+  useEffect(() => {
+    if (!onLeave) return;
+    input.current?.focus();
+    input.current?.select();
+  }, []);
+  const suggestions = useSuggestions(text, place, range, { beside, extra });
   const wrong = problem(text);
   const open = place !== undefined && suggestions.length > 0;
 
@@ -79,13 +99,22 @@ function useField({ value, range, onChange, onText }: Props) {
     setActive(-1);
     setPlace(field ? placeAt(field.value, field.selectionStart ?? field.value.length) : undefined);
   };
+  const pending = text.trim() !== value.trim() && text.trim() !== '';
   const commit = () => {
     setPlace(undefined);
-    if (!wrong && text.trim() !== value.trim()) onChange(text.trim());
+    if (!wrong && text.trim() !== value.trim()) {
+      onChange(text.trim());
+      // Where filters are added the field is empty again.
+      if (value === '') setText('');
+    }
   };
-  const choose = (chosen: string) => {
+  const leave = () => {
+    commit();
+    onLeave?.();
+  };
+  const choose = (chosen: Suggestion) => {
     if (!place) return;
-    const isValue = place.kind === 'value';
+    const isValue = chosen.kind === 'value';
     const { text: next, caret } = completed(text, place, chosen);
     setText(next);
     onText?.(next);
@@ -95,7 +124,11 @@ function useField({ value, range, onChange, onText }: Props) {
       else setPlace(placeAt(next, caret));
       setActive(-1);
     });
-    if (isValue && !problem(next)) onChange(next);
+    if (isValue && !problem(next)) {
+      onChange(next);
+      onLeave?.();
+      if (value === '') setText('');
+    }
   };
   const onKeyDown = (event: KeyboardEvent) => {
     if (event.key === 'ArrowDown' || event.key === 'ArrowUp') {
@@ -106,7 +139,8 @@ function useField({ value, range, onChange, onText }: Props) {
     } else if (event.key === 'Enter') {
       event.preventDefault();
       if (open && active >= 0) choose(suggestions[active]);
-      else commit();
+      else if (wrong) setPlace(undefined);
+      else leave();
     } else if (event.key === 'Tab' && open && active >= 0) {
       event.preventDefault();
       choose(suggestions[active]);
@@ -115,18 +149,35 @@ function useField({ value, range, onChange, onText }: Props) {
       // Around it there may be a dialog, which the key would close.
       if (place) event.preventDefault();
       if (place) setPlace(undefined);
-      else setText(value);
+      else {
+        setText(value);
+        onLeave?.();
+      }
     }
   };
-  return { text, setText, place, active, input, suggestions, wrong, open, look, commit, choose, onKeyDown };
+  return {
+    text,
+    setText,
+    place,
+    active,
+    input,
+    suggestions,
+    wrong,
+    open,
+    pending,
+    look,
+    commit: leave,
+    choose,
+    onKeyDown,
+  };
 }
 
 function Completions(props: {
   id: string;
   open: boolean;
-  values: readonly string[];
+  values: readonly Suggestion[];
   active: number;
-  onChoose: (value: string) => void;
+  onChoose: (value: Suggestion) => void;
 }) {
   const { id, open, values, active } = props;
   return (
@@ -139,7 +190,7 @@ function Completions(props: {
       {values.map((one, at) => (
         // The focus stays in the field, which commits when it loses it.
         <li
-          key={one}
+          key={`${one.kind}${one.text}`}
           id={`${id}-${at}`}
           role="option"
           aria-selected={at === active}
@@ -147,31 +198,23 @@ function Completions(props: {
           onPointerDown={(event) => event.preventDefault()}
           onClick={() => props.onChoose(one)}
         >
-          <bdi dir="ltr">{clipped(one, 120)}</bdi>
+          <bdi dir="ltr">{clipped(one.text, 120)}</bdi>
+          {one.words && <span class="soft"> {one.words}</span>}
         </li>
       ))}
     </ul>
   );
 }
 
-/** The text with a completion in its place, and where the caret stands then. */
-function completed(text: string, place: Place, chosen: string): { text: string; caret: number } {
-  const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(chosen);
-  const rest = text.slice(place.end);
-  const follows = /^\s*[=!^]/.test(rest) ? '' : '="';
-  const inserted = place.kind === 'value' ? quote(chosen) : `${plain ? chosen : quote(chosen)}${follows}`;
-  return { text: text.slice(0, place.start) + inserted + rest, caret: place.start + inserted.length };
-}
-
-/** Names or values for what is being written; what is not known yet is an empty list. */
-function useSuggestions(text: string, place: Place | undefined, range: Range | undefined): string[] {
-  const [found, setFound] = useState<{ key: string; values: string[] }>({ key: '', values: [] });
+/** Suggestions for what is being written; what is not known yet is an empty list. */
+function useSuggestions(text: string, place: Place | undefined, range: Range | undefined, of: Around): Suggestion[] {
+  const [found, setFound] = useState<{ key: string; values: Suggestion[] }>({ key: '', values: [] });
   const key = place && range ? JSON.stringify([place.kind, place.label, place.op, place.prefix]) : '';
   useEffect(() => {
     if (!place || !range || key === '') return;
     const control = new AbortController();
     const timer = setTimeout(() => {
-      suggest(text, place, range, control.signal).then(
+      suggest(text, place, range, of, control.signal).then(
         (values) => !control.signal.aborted && setFound({ key, values }),
         // Completion is a help: without an answer there is none, and the question itself will say
         // why.
@@ -186,17 +229,40 @@ function useSuggestions(text: string, place: Place | undefined, range: Range | u
   return found.key === key ? found.values : [];
 }
 
-async function suggest(text: string, place: Place, range: Range, signal: AbortSignal): Promise<string[]> {
+/** What else is selected, and labels that the collector does not know. */
+interface Around {
+  beside: string;
+  extra: readonly string[];
+}
+
+const operators = (prefix: string): Suggestion[] =>
+  OP_WORDS.filter(([op]) => op.startsWith(prefix)).map(([text, words]) => ({ kind: 'operator', text, words }));
+
+async function suggest(
+  text: string,
+  place: Place,
+  range: Range,
+  { beside, extra }: Around,
+  signal: AbortSignal,
+): Promise<Suggestion[]> {
+  if (place.kind === 'operator') return operators(place.prefix);
   if (place.kind === 'label') {
-    const names = await labelNames(range, signal);
+    const names = [...(await labelNames(range, signal)), ...extra];
     const matching = names.filter((name) => name.startsWith(place.prefix));
-    return matching.length === 1 && matching[0] === place.prefix ? [] : matching;
+    const isWhole = matching.includes(place.prefix);
+    const longer = matching
+      .filter((name) => name !== place.prefix)
+      .map((name) => ({ kind: 'label', text: name }) as const);
+    return isWhole ? [...operators(''), ...longer] : longer;
   }
+  if (extra.includes(place.label)) return [];
   // A pattern is not a prefix beyond its first special character.
   const prefix =
     place.op === '=~' || place.op === '!~' ? (/^[^\\.^$*+?()[\]{}|]*/.exec(place.prefix)?.[0] ?? '') : place.prefix;
-  const answer = await labelValues(range, others(text, place), place.label, prefix, signal);
-  return answer.values.length === 1 && answer.values[0] === place.prefix ? [] : answer.values;
+  const rest = [beside, others(text, place)].filter((one) => one !== '').join(', ');
+  const answer = await labelValues(range, rest, place.label, prefix, signal);
+  if (answer.values.length === 1 && answer.values[0] === place.prefix) return [];
+  return answer.values.map((value) => ({ kind: 'value', text: value }));
 }
 
 /** The matchers beside the one that is being written; none where the text cannot be read. */

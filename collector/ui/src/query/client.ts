@@ -14,6 +14,7 @@ import type {
 } from '../gen/fleetprof/collector/v1/query_pb';
 import { QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import type { Range } from '../time/range';
+import { escapeRegex } from '../flame/search';
 import { type Selection, messageOf, timeRangeOf } from './selection';
 import { pageBase } from './base';
 import { worded } from './collectorErrors';
@@ -48,6 +49,19 @@ export async function series(selection: Selection, by: string, signal: AbortSign
   );
 }
 
+/** CPU over time of one function, by a label: it is computed from stacks, in few steps. */
+export async function functionSeries(
+  selection: Selection,
+  fn: string,
+  by: string,
+  limit: number,
+  signal: AbortSignal,
+): Promise<SeriesResponse> {
+  const filters = [...selection.filters, { op: 'keep', regex: `^${escapeRegex(fn)}$` } as const];
+  const request = { selection: messageOf({ ...selection, filters }), groupBy: [by], limit };
+  return rebaseSeries(await worded(client.series(request, { signal })));
+}
+
 /** A table by function, module or label, from the collector's own sums. */
 export async function top(
   selection: Selection,
@@ -63,9 +77,14 @@ export async function top(
 }
 
 /** Two selections against each other, with the statistical error. */
-export async function diff(before: Selection, after: Selection, signal: AbortSignal): Promise<DiffResponse> {
+export async function diff(
+  before: Selection,
+  after: Selection,
+  by: 'function' | 'module',
+  signal: AbortSignal,
+): Promise<DiffResponse> {
   return rebaseDiff(
-    await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX }, { signal })),
+    await worded(client.diff({ before: messageOf(before), after: messageOf(after), limit: ROWS_MAX, by }, { signal })),
   );
 }
 
@@ -90,6 +109,48 @@ export function overview(
         withoutFunctions: !withFunctions,
       },
       { signal },
+    ),
+  );
+}
+
+/** Most rows of a comparison by label: as many as the collector gives. */
+const COMPARED_ROWS = 200;
+
+/** Two selections against each other by the values of a label, and as a whole; by hosts, too. */
+export function compared(
+  before: Selection,
+  after: Selection,
+  label: string,
+  signal: AbortSignal,
+): Promise<OverviewResponse> {
+  return worded(
+    client.overview(
+      {
+        selection: messageOf(after, false),
+        baseline: timeRangeOf(before.range),
+        baselineSelection: before.query === after.query ? undefined : { selector: before.query },
+        serviceLabel: label,
+        limit: COMPARED_ROWS,
+        withoutFunctions: true,
+      },
+      { signal },
+    ),
+  );
+}
+
+/** CPU over time by the values of a label, of everything else that a selector says. */
+export async function seriesOf(
+  range: Range,
+  query: string,
+  label: string,
+  signal: AbortSignal,
+): Promise<SeriesResponse> {
+  return rebaseSeries(
+    await worded(
+      client.series(
+        { selection: messageOf({ range, query, filters: [] }, false), groupBy: [label], limit: 100, accounted: true },
+        { signal },
+      ),
     ),
   );
 }
@@ -122,11 +183,9 @@ export function labelValues(
   name: string,
   prefix: string,
   signal: AbortSignal,
+  limit = 50,
 ): Promise<LabelValuesResponse> {
   return worded(
-    client.labelValues(
-      { selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit: 50 },
-      { signal },
-    ),
+    client.labelValues({ selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit }, { signal }),
   );
 }

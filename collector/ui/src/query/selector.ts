@@ -35,14 +35,23 @@ export const SELECTOR_LEN_MAX = 64 << 10;
 
 // Longest first, because `=` starts `=~`.
 const OPS: readonly Op[] = ['!=', '=~', '!~', '^=', '='];
+
+/** Operators as they are offered, and what they say. */
+export const OP_WORDS: readonly (readonly [op: Op, words: string])[] = [
+  ['=', 'is'],
+  ['!=', 'is not'],
+  ['=~', 'matches a regular expression'],
+  ['!~', 'does not match'],
+  ['^=', 'is this path or below it'],
+];
 const LABEL_START = /[A-Za-z_]/;
 const LABEL_PART = /[A-Za-z0-9_./-]/;
 const BARE_END = /[\s,{}"'`]/;
 
 /** What the caret stands in. */
 export interface Place {
-  kind: 'label' | 'value';
-  /** The label whose value it is. Only kind `value` has one. */
+  kind: 'label' | 'operator' | 'value';
+  /** The label whose value or operator it is; empty for a label. */
   label: string;
   op: Op;
   /** What is written of it, escapes taken back. */
@@ -202,6 +211,21 @@ export function quote(value: string): string {
   return `"${escaped}"`;
 }
 
+const SPECIAL = /[\\^$.*+?()[\]{}|/]/g;
+
+/**
+ * The matcher with another operator, which selects the same value as far as that is possible: a
+ * value becomes a pattern of itself, and a pattern without anything special a value.
+ */
+export function withOp(matcher: Matcher, op: Op): Matcher {
+  const isPattern = (one: Op) => one === '=~' || one === '!~';
+  const { label, value } = matcher;
+  if (isPattern(op) === isPattern(matcher.op)) return { label, op, value };
+  if (isPattern(op)) return { label, op, value: value.replace(SPECIAL, '\\$&') };
+  const plain = value.replace(/\\([\\^$.*+?()[\]{}|/])/g, '$1');
+  return { label, op, value: plain.replace(SPECIAL, '\\$&') === value ? plain : value };
+}
+
 /** The text of one matcher. */
 export function write(matcher: Matcher): string {
   const plain = /^[A-Za-z_][A-Za-z0-9_.]*$/.test(matcher.label);
@@ -267,6 +291,10 @@ export function placeAt(text: string, caret: number): Place | undefined {
       if (afterLabel === caret)
         return { kind: 'label', label: '', op: '=', prefix: label, start, end: labelEnd(text, caret) };
       parser.skipSpace();
+      const opStart = parser.at;
+      const written = text.slice(opStart, caret);
+      if (written === '' || written === '!' || written === '^')
+        return { kind: 'operator', label, op: '=', prefix: written, start: opStart, end: caret };
       const op = parser.operator();
       parser.skipSpace();
       const valueStart = parser.at;

@@ -6,6 +6,7 @@
 
 import { DISPLAY_DEFAULTS, type DisplayState } from './display';
 import { type FrameFilter, SELECTION_DEFAULTS, type SelectionState } from './selection';
+import { TRANSFORMS_MAX, type Transform, readTransform, writeTransform } from '../flame/transforms';
 import { VIEW_DEFAULTS, type View, type ViewState } from './view';
 
 /** All slices together: what an address says. Names of fields are those of its parameters. */
@@ -39,11 +40,11 @@ const CHOICES = {
   panel: ['flame', 'both', 'table'],
   compare: ['share', 'sum'],
   width: ['both', 'after', 'before'],
-  baseline: ['previous', 'day', 'week'],
+  baseline: ['none', 'previous', 'hour', 'day', 'week', 'deploy'],
   side: ['during', 'before'],
 } as const;
 
-const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex'] as const;
+const FLAGS = ['live', 'flame', 'collapse', 'samples', 'regex', 'start', 'bottomUp', 'sure'] as const;
 const TEXTS = [
   'from',
   'to',
@@ -53,7 +54,6 @@ const TEXTS = [
   'search',
   'zoom',
   'pan',
-  'focus',
   'fn',
   'callers',
   'rows',
@@ -91,9 +91,22 @@ export function read(address: string): State {
       .slice(0, LIST_MAX);
   if (address === '') state.view = landing;
   state.bquery = text('bquery');
+  state.transforms = readTransforms(params);
   state.filters = params.getAll('frame').slice(0, LIST_MAX).flatMap(readFilter);
   return state;
 }
+
+/** `focus` stood alone before there were others. */
+function readTransforms(params: URLSearchParams): Transform[] {
+  const focus = params.get('focus') ?? '';
+  return [...(focus === '' ? [] : [`focus:${focus}`]), ...params.getAll('do')]
+    .filter((one) => one.length <= FIELD_LEN_MAX)
+    .slice(0, TRANSFORMS_MAX)
+    .flatMap(readTransform);
+}
+
+const sameTransforms = (one: readonly Transform[], other: readonly Transform[]) =>
+  one.map(writeTransform).join('\n') === other.map(writeTransform).join('\n');
 
 function readFilter(text: string): FrameFilter[] {
   const found = /^(keep|drop):([\s\S]+)$/.exec(text);
@@ -111,6 +124,7 @@ export function write(state: State): string {
     if (state[key] !== DEFAULTS[key]) params.set(key, state[key]);
   for (const key of LISTS) for (const one of state[key].slice(0, LIST_MAX)) params.append(key, one);
   if (state.bquery !== undefined) params.set('bquery', state.bquery);
+  for (const transform of state.transforms) params.append('do', writeTransform(transform));
   for (const filter of state.filters) params.append('frame', `${filter.op}:${filter.regex}`);
   const text = params.toString().replace(/%2C/g, ',').replace(/%3A/g, ':').replace(/%2F/g, '/');
   // Nothing is the landing page.
@@ -123,9 +137,12 @@ export function write(state: State): string {
  */
 export function changed(state: State, change: Partial<State>): State {
   const next = { ...state, ...change };
-  const moved = (['query', 'focus', 'root', 'collapse', 'fn', 'view', 'capture', 'side', 'pin', 'part'] as const).some(
-    (key) => next[key] !== state[key],
-  );
+  const reshaped = next.transforms !== state.transforms && !sameTransforms(next.transforms, state.transforms);
+  const moved =
+    reshaped ||
+    (['query', 'root', 'collapse', 'start', 'bottomUp', 'fn', 'view', 'capture', 'side', 'pin', 'part'] as const).some(
+      (key) => next[key] !== state[key],
+    );
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';

@@ -11,6 +11,10 @@ export interface DisplayState {
   flame: boolean;
   /** A run of the same function is one frame. */
   collapse: boolean;
+  /** Frames that only start a program or a thread are shown each. */
+  start: boolean;
+  /** Functions where time was spent stand at the root, their callers on them. */
+  bottomUp: boolean;
   /** Samples are counted, not CPU time. */
   samples: boolean;
   /** Unit of a comparison: shares, or cores. */
@@ -23,7 +27,9 @@ export const DISPLAY_DEFAULTS: DisplayState = {
   colours: 'kind',
   flame: false,
   collapse: false,
+  start: false,
+  bottomUp: false,
   samples: false,
-  compare: 'share',
+  compare: 'sum',
   width: 'both',
 };

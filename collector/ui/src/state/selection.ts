@@ -5,8 +5,11 @@ export interface FrameFilter {
   regex: string;
 }
 
-/** As much time right before, the same time a day before, or a week. */
-export type Baseline = 'previous' | 'day' | 'week';
+/**
+ * None, as much time right before, the same time an hour, a day or a week before, or the time up to
+ * the last deploy.
+ */
+export type Baseline = 'none' | 'previous' | 'hour' | 'day' | 'week' | 'deploy';
 
 export interface SelectionState {
   /** The range, as written. */
@@ -22,11 +25,11 @@ export interface SelectionState {
   by: string;
   /** Label between root and stacks; empty: none. */
   root: string;
-  /** The other side of a comparison; empty: the range before, the same selector. */
+  /** The other side of a comparison; empty: the baseline's range, the same selector. */
   bfrom: string;
   bto: string;
   bquery: string | undefined;
-  /** What the overview compares with. */
+  /** What charts, tables and the overview compare with. */
   baseline: Baseline;
   /** Label of services; empty: `unit`. */
   services: string;

@@ -1,5 +1,7 @@
 // Slice of the state: what of the data is looked at, and from where.
 
+import type { Transform } from '../flame/transforms';
+
 export type View =
   | 'overview'
   | 'profile'
@@ -25,7 +27,8 @@ export interface ViewState {
   zoom: string;
   /** A part of the width that is no frame's: start and end as fractions. */
   pan: string;
-  focus: string;
+  /** What is done to stacks before they are drawn, in this order. */
+  transforms: Transform[];
   /** Function of the sandwich; empty: none. */
   fn: string;
   /** As `zoom`, in the graph of its callers; `zoom` is in that of its callees. */
@@ -34,6 +37,8 @@ export interface ViewState {
   rows: string;
   sort: string;
   filter: string;
+  /** Rows of a comparison within the noise are not shown. */
+  sure: boolean;
   /** Number of the capture that is looked at; empty: the list of captures. */
   capture: string;
   /** Which time of the capture: what it took, or what flight recorders had of the time before. */
@@ -58,12 +63,13 @@ export const VIEW_DEFAULTS: ViewState = {
   regex: false,
   zoom: '',
   pan: '',
-  focus: '',
+  transforms: [],
   fn: '',
   callers: '',
   rows: 'function',
   sort: '',
   filter: '',
+  sure: false,
   capture: '',
   side: 'during',
   pin: '',

@@ -11,6 +11,7 @@ import { withMatcher } from '../query/selector';
 import * as format from '../text/format';
 import type { Range } from '../time/range';
 import { COVERAGE_HINT, COVERAGE_LOW, coverageOf } from '../query/quality';
+import { limitOf, THROTTLED_HINT, THROTTLED_MUCH, throttledShare } from '../query/throttling';
 import { type CgroupRow, isOpen, treeOf, visible } from './cgroupTree';
 
 interface Props {
@@ -18,9 +19,38 @@ interface Props {
   range: Range;
   /** Time of the range that has data. Unit: nanoseconds. */
   coveredNs: number;
+  /** The baseline; absent: there is none, or it is not known yet. */
+  before?: Before;
 }
 
-export function Cgroups({ answer, range, coveredNs }: Props) {
+/** Cores by path in the baseline. */
+interface Before {
+  cores: ReadonlyMap<string, number>;
+  /** What of it is not listed may have been there. */
+  leftOut: boolean;
+  /** No host sent anything. */
+  none: boolean;
+  words: string;
+}
+
+/** The cores of an answer, by path. `coveredNs`: time of its range that has data. */
+export function coresBefore(answer: CgroupsResponse, coveredNs: number, words: string): Before {
+  const by = (answer.quality?.unit ?? 'nanoseconds') === 'nanoseconds' ? 1 : 1e9;
+  return {
+    cores: new Map(answer.cgroups.map((one) => [one.path, (Number(one.totalWeight) / coveredNs) * by])),
+    leftOut: answer.rowsLeftOut > 0n,
+    none: coveredNs === 0,
+    words,
+  };
+}
+
+function beforeText(before: Before, path: string): string {
+  if (before.none) return 'no data';
+  const cores = before.cores.get(path);
+  return cores === undefined ? (before.leftOut ? '–' : '0') : format.significant(cores);
+}
+
+export function Cgroups({ answer, range, coveredNs, before }: Props) {
   const { filter, toggled: paths } = useViewState('filter', 'toggled');
   const roots = useMemo(() => treeOf(answer.cgroups), [answer]);
   const whole =
@@ -60,6 +90,11 @@ export function Cgroups({ answer, range, coveredNs }: Props) {
                 <th scope="col" class="number">
                   {unit === 'nanoseconds' ? 'Cores' : 'Per second'}
                 </th>
+                {before && (
+                  <th scope="col" class="number" title={`The same, ${before.words}`}>
+                    Before
+                  </th>
+                )}
                 <th scope="col" class="number" title="Only in this cgroup">
                   Self
                 </th>
@@ -68,6 +103,9 @@ export function Cgroups({ answer, range, coveredNs }: Props) {
                 </th>
                 <th scope="col" class="number" title={COVERAGE_HINT}>
                   Coverage
+                </th>
+                <th scope="col" class="number" title={THROTTLED_HINT}>
+                  Throttled
                 </th>
               </tr>
             </thead>
@@ -80,6 +118,7 @@ export function Cgroups({ answer, range, coveredNs }: Props) {
                   whole={whole}
                   rangeNs={rangeNs}
                   unit={unit}
+                  before={before && beforeText(before, row.cgroup.path)}
                   open={isOpen(row, whole, toggled)}
                   filtered={filter !== ''}
                   onToggle={() => toggle(row.cgroup.path)}
@@ -130,6 +169,7 @@ function Row(props: {
   whole: number;
   rangeNs: number;
   unit: string;
+  before: string | undefined;
   open: boolean;
   filtered: boolean;
   onToggle: () => void;
@@ -143,6 +183,7 @@ function Row(props: {
     expectedNs: cgroup.expectedNs,
     estimatedNs: cgroup.estimatedNs,
   });
+  const throttled = throttledShare(cgroup.throttling);
   const about = [
     meaningOf(cgroup.path),
     cgroup.runtime,
@@ -184,6 +225,7 @@ function Row(props: {
       </td>
       <td class="number soft">{format.share(total, whole)}</td>
       <td class="number">{format.significant((total / props.rangeNs) * (unit === 'nanoseconds' ? 1 : 1e9))}</td>
+      {props.before !== undefined && <td class="number soft">{props.before}</td>}
       <td class="number soft">{own > 0 ? format.weight(own, unit) : '–'}</td>
       <td class={`number ${lost >= 0.5 * total && lost > 0 ? 'wrong' : lost > 0.01 * total ? 'warned' : 'soft'}`}>
         {lost > 0 ? format.share(lost, total) : '–'}
@@ -192,6 +234,12 @@ function Row(props: {
         class={`number ${coverage !== undefined && coverage < 0.5 ? 'wrong' : coverage !== undefined && coverage < COVERAGE_LOW ? 'warned' : 'soft'}`}
       >
         {coverage === undefined ? '–' : format.percent(coverage)}
+      </td>
+      <td
+        class={`number ${throttled !== undefined && throttled >= THROTTLED_MUCH ? 'warned' : 'soft'}`}
+        title={limitOf(cgroup.throttling)}
+      >
+        {throttled === undefined ? '–' : format.percent(throttled)}
       </td>
     </tr>
   );

@@ -22,6 +22,15 @@ interface Props {
   now: number;
   /** Asks for a capture of a selection. */
   onCapture: (query: string) => void;
+  /** The baseline; absent: there is none, or it is not known yet. */
+  before?: Before;
+}
+
+interface Before {
+  answer: HostsResponse;
+  range: Range;
+  /** What it is called. */
+  words: string;
 }
 
 const hostname = (host: Host) => host.facts?.hostname || host.hostId;
@@ -41,7 +50,7 @@ function severityOf(host: Host): number {
   return host.blind || lostOf(host) >= 0.5 ? 2 : host.warnings.length > 0 || lostOf(host) > 0.01 ? 1 : 0;
 }
 
-export function Hosts({ answer, range, now, onCapture }: Props) {
+export function Hosts({ answer, range, now, onCapture, before }: Props) {
   const { filter, sort } = useViewState('filter', 'sort');
   const wanted = filter.toLowerCase();
   const hosts = answer.hosts.filter((host) =>
@@ -70,7 +79,7 @@ export function Hosts({ answer, range, now, onCapture }: Props) {
       <div class="scroll" tabIndex={0} role="region" aria-label="Table of hosts">
         <SortedTable
           caption="Hosts"
-          columns={columns(range, now, answer.quality?.unit ?? '', onCapture)}
+          columns={columns(range, now, answer.quality?.unit ?? '', onCapture, before)}
           rows={hosts}
           sort={sort}
           onSort={(next) => setState({ sort: next })}
@@ -92,7 +101,13 @@ export function Hosts({ answer, range, now, onCapture }: Props) {
   );
 }
 
-function columns(range: Range, now: number, unit: string, onCapture: Props['onCapture']): ColumnOf<Host>[] {
+function columns(
+  range: Range,
+  now: number,
+  unit: string,
+  onCapture: Props['onCapture'],
+  before: Before | undefined,
+): ColumnOf<Host>[] {
   const seen = (host: Host) => toMs(host.lastSeenUnixNs);
   const spool = (host: Host) => Number(host.facts?.spool?.bytes ?? 0n);
   const openHost = (host: Host) =>
@@ -152,6 +167,7 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
       by: (host) => (isTime(host, unit) ? 2 ** 64 : 0) + Number(host.weight),
       cell: (host) => <Cpu host={host} unit={host.unit || unit} rangeNs={heardNs(host, range)} />,
     },
+    ...(before ? [beforeColumn(before, unit)] : []),
     {
       key: 'lost',
       title: 'Lost',
@@ -216,6 +232,27 @@ function columns(range: Range, now: number, unit: string, onCapture: Props['onCa
 }
 
 /** Weights of other hosts are cycles or events, which do not compare with time. */
+/** Cores of each host in the baseline. A host has a row for each boot; they are one here. */
+function beforeColumn({ answer, range, words }: Before, unit: string): ColumnOf<Host> {
+  const cores = new Map<string, number>();
+  for (const host of answer.hosts) {
+    if (host.windows === 0n || !isTime(host, unit)) continue;
+    const heard = heardNs(host, range);
+    if (heard > 0) cores.set(host.hostId, (cores.get(host.hostId) ?? 0) + Number(host.weight) / heard);
+  }
+  return {
+    key: 'before',
+    title: 'Before',
+    hint: `Mean cores in use ${words}`,
+    number: true,
+    by: (host) => cores.get(host.hostId) ?? -1,
+    cell: (host) => {
+      const value = cores.get(host.hostId);
+      return <span class="soft">{value === undefined ? 'no data' : format.significant(value, 2)}</span>;
+    },
+  };
+}
+
 function isTime(host: Host, unit: string): boolean {
   return (host.unit || unit) === 'nanoseconds' || host.weight === 0n;
 }

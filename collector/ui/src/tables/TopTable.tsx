@@ -5,11 +5,14 @@ import { useMemo } from 'preact/hooks';
 import { type Graph, analysis } from '../analysis/client';
 import type { ProfileSource } from '../analysis/protocol';
 import { FilterInput } from '../app/FilterInput';
+import { type Was, useWas } from '../app/was';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
 import { type ColumnOf, SortedTable, sorted } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
-import { useQuery } from '../query/useQuery';
+import type { Selection } from '../query/selection';
+import { untilReplaced, useQuery } from '../query/useQuery';
+import { readPath } from '../flame/path';
 import { escapeRegex } from '../flame/search';
 import * as format from '../text/format';
 
@@ -35,6 +38,8 @@ export interface TopAnswer {
 export interface AskedTable {
   key: string;
   top: (by: string, byTotal: boolean, signal: AbortSignal) => Promise<TopAnswer>;
+  /** The same of another selection: that of the baseline. */
+  before: (of: Selection, by: string, byTotal: boolean, signal: AbortSignal) => Promise<TopAnswer>;
   /** Selects what has a value of a label. */
   select: (label: string, value: string) => void;
 }
@@ -111,14 +116,34 @@ function Local(props: Props & { profile: ProfileSource }) {
 
 function Functions(props: Props) {
   const { graph } = props;
-  const rows = useMemo(() => rowsOf(graph), [graph]);
+  const { zoom } = useViewState('zoom');
+  const { layout, request } = graph;
+  const node = useMemo(() => (request.options.bottomUp || zoom === '' ? 0 : readPath(layout, zoom)), [layout, zoom]);
+  const within = untilReplaced(
+    useQuery(node === 0 ? undefined : `functions\n${node}\n${JSON.stringify(request)}`, (signal) =>
+      analysis.functions(request, layout.node[node], signal),
+    ),
+  );
+  // What was of another graph has other names.
+  const part = within.waiting ? undefined : within.data;
+  const functions = node === 0 ? graph.functions : (part ?? graph.functions);
+  const rows = useMemo(() => rowsOf(functions, layout), [functions, layout]);
   return (
     <>
+      {node !== 0 && part && (
+        <p class="table-part soft">
+          In <Name text={layout.tree.names.text[layout.name[node]]} max={60} />, the zoomed frame{' '}
+          <button type="button" class="plain link" onClick={() => setState({ zoom: '', pan: '' })}>
+            Show all
+          </button>
+        </p>
+      )}
       <Rows
         {...props}
         rows={rows}
-        whole={graph.layout.tree.total[0][0]}
+        whole={layout.tree.total[0][node === 0 || !part ? 0 : layout.node[node]]}
         samples={graph.request.options.measure === 'count'}
+        bare={node !== 0 || request.options.transforms.length > 0}
       />
       {props.pruned > 0 && (
         <p class="more">
@@ -133,7 +158,7 @@ function Functions(props: Props) {
 }
 
 /** Functions of a graph as rows. */
-function rowsOf({ functions, layout }: Graph): TopRow[] {
+function rowsOf(functions: Graph['functions'], layout: Graph['layout']): TopRow[] {
   if (!functions) return [];
   const { name, own, total, waker, woken } = functions;
   const { text, module, kind } = layout.tree.names;
@@ -171,11 +196,63 @@ function Others(props: Props & { asked: AskedTable }) {
   );
 }
 
-function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number }) {
+/** Shares of the rows in the baseline; undefined: there is none, or it is not known yet. */
+function useBefore(source: Source | undefined, samples: boolean): ColumnOf<TopRow>[] {
+  const { rows: of, sort } = useViewState('rows', 'sort');
+  const { was } = useWas();
+  const asked = source && 'top' in source ? source : undefined;
+  const byTotal = sort.endsWith('total');
+  const by = of === 'exact' ? 'function' : of;
+  const query = useQuery(asked && was && `before-${by}\n${was.key}\n${byTotal}`, (signal) =>
+    (asked as AskedTable).before((was as Was).selection, by, byTotal, signal),
+  );
+  const shares = useMemo(() => query.data && sharesOf(query.data, samples, byTotal), [query.data, samples, byTotal]);
+  if (!asked || !was) return [];
+  const shareOf = (row: TopRow) => shares?.of(row) ?? Number.NaN;
+  return [
+    {
+      key: 'before',
+      title: 'Before',
+      hint: `Share of ${byTotal ? 'total' : 'self'} time ${was.words}${query.trouble ? `: not known, ${query.trouble.title}` : ''}`,
+      number: true,
+      by: (row) => (Number.isNaN(shareOf(row)) ? -1 : shareOf(row)),
+      cell: (row) => (
+        <span class="soft">
+          {!query.data ? (query.trouble ? '–' : '…') : shares?.none ? 'no data' : shareText(shareOf(row))}
+        </span>
+      ),
+    },
+  ];
+}
+
+const shareText = (share: number) => (Number.isNaN(share) ? '–' : format.percent(share));
+
+/** What share each row of the baseline had; NaN where it may be among those that were left out. */
+function sharesOf(answer: TopAnswer, samples: boolean, byTotal: boolean) {
+  const whole = answer.whole(samples);
+  const sums = new Map<string, number>();
+  for (const row of answer.rows(samples)) {
+    const key = `${row.name}\0${row.module}`;
+    sums.set(key, (sums.get(key) ?? 0) + (byTotal ? row.total : row.own));
+  }
+  const otherwise = answer.leftOut > 0 ? Number.NaN : 0;
+  return {
+    none: !(whole > 0),
+    of: (row: TopRow) => {
+      const sum = sums.get(`${row.name}\0${row.module}`);
+      return sum === undefined ? otherwise : sum / whole;
+    },
+  };
+}
+
+function Rows(
+  props: Props & { rows: readonly TopRow[]; whole: number; samples: boolean; leftOut?: number; bare?: boolean },
+) {
   const { rows, whole } = props;
   const { rows: of, filter, sort } = useViewState('rows', 'filter', 'sort');
   const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.graph.unit));
   const isFunction = of === 'function' || of === 'exact';
+  const before = useBefore(props.bare ? undefined : props.source, props.samples);
   const waits = rows.some((row) => row.waker !== undefined);
   const wokenBy: ColumnOf<TopRow>[] = !waits
     ? []
@@ -220,6 +297,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
       number: true,
       cell: (row) => <span class="soft">{format.share(row.total, whole)}</span>,
     },
+    ...before,
     {
       key: 'name',
       title: isFunction ? 'Function' : of === 'module' ? 'Module' : of.slice(0, 40),
@@ -259,7 +337,7 @@ function Rows(props: Props & { rows: readonly TopRow[]; whole: number; samples: 
     else if ('top' in props.source) props.source.select(of, row.name);
     else setState({ root: of, search: `^${escapeRegex(row.name)}$`, regex: true });
   };
-  const ordered = useMemo(() => sorted(rows, columns, sort || 'own'), [rows, sort]);
+  const ordered = useMemo(() => sorted(rows, columns, sort || 'own'), [rows, sort, sort.endsWith('before') && before]);
   const kept = useKept(ordered, filter);
   return (
     <SortedTable

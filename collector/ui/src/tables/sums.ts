@@ -50,6 +50,15 @@ export function sumsByLabel(profile: Profile, values: Float64Array, label: strin
   return [...sums.values()];
 }
 
+/** Values of the samples whose stacks have a function, and 0 for the others. */
+export function valuesWith(profile: Profile, values: Float64Array, fn: string): Float64Array {
+  const wanted = Uint8Array.from(profile.fn, (id) => (profile.strings[id] === fn ? 1 : 0));
+  const holds = new Uint8Array(profile.parent.length);
+  for (let stack = 1; stack < holds.length; stack++)
+    holds[stack] = holds[profile.parent[stack]] || wanted[profile.frame[stack]];
+  return values.map((value, sample) => (holds[profile.stack[sample]] ? value : 0));
+}
+
 /** Names of the labels that a profile has. */
 export function labelsOf(profile: Profile): string[] {
   const names = new Set<number>();

@@ -34,6 +34,11 @@ export function percent(fraction: number): string {
   return `${value < 0 ? '−' : ''}${text === '100.0' && size < 100 ? '99.9' : text} %`;
 }
 
+/** A change with its sign: `+1.25`. */
+export function signed(value: number): string {
+  return `${value < 0 ? '−' : '+'}${significant(Math.abs(value))}`;
+}
+
 /** A change of a share in percentage points: `+1.2 pp`. */
 export function points(fraction: number): string {
   const value = fraction * 100;
@@ -98,34 +103,52 @@ const two = (value: number) => String(value).padStart(2, '0');
 /** Times are those of the reader's clock, or UTC. */
 let isUtc = false;
 
-/** Shows times in UTC from now on, for files that are read elsewhere: before anything is drawn. */
-export function showUtc(): void {
-  isUtc = true;
+/** Shows times in UTC from now on, or by the reader's clock; what is drawn stays as it is. */
+export function showUtc(on = true): void {
+  isUtc = on;
 }
 
-/** What stands after a time that is not of the reader's clock. */
-export const zone = () => (isUtc ? ' UTC' : '');
+/** True while times are shown, and read, in UTC. */
+export const inUtc = () => isUtc;
 
-const utc = (at: Date) => at.toISOString().slice(0, 19).replace('T', ' ');
+/** The zone that a time is shown in: `UTC`, `UTC+1`, `UTC−03:30`. */
+export function zone(ms: number): string {
+  const minutes = isUtc ? 0 : -new Date(ms).getTimezoneOffset();
+  if (!Number.isFinite(minutes) || minutes === 0) return 'UTC';
+  const [hours, rest] = [Math.floor(Math.abs(minutes) / 60), Math.abs(minutes) % 60];
+  return `UTC${minutes < 0 ? '−' : '+'}${rest ? `${two(hours)}:${two(rest)}` : hours}`;
+}
 
-/** Date and time to the second: `2026-11-21 22:55:10`. */
-export function stamp(ms: number): string {
+/** Date and time to the second, as they are typed: `2026-11-21 22:55:10`. */
+export function written(ms: number): string {
   const at = new Date(ms);
   if (Number.isNaN(at.getTime())) return '–';
-  return isUtc ? utc(at) : `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${clock(ms)}`;
+  if (isUtc) return at.toISOString().slice(0, 19).replace('T', ' ');
+  return `${at.getFullYear()}-${two(at.getMonth() + 1)}-${two(at.getDate())} ${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
 }
 
-/** Time of day to the second. */
+/** Date and time to the second with the zone: `2026-11-21 22:55:10 UTC+1`. */
+export function stamp(ms: number): string {
+  return `${written(ms)} ${zone(ms)}`;
+}
+
+/** Time of day to the second, where the zone stands elsewhere. */
 export function clock(ms: number): string {
-  if (isUtc) return stamp(ms).slice(-8);
-  const at = new Date(ms);
-  return `${two(at.getHours())}:${two(at.getMinutes())}:${two(at.getSeconds())}`;
+  return written(ms).slice(-8);
 }
 
-/** Two times, the second without what it has in common with the first. */
+/** Time of day to the second with the zone: `22:55:10 UTC+1`. */
+export function time(ms: number): string {
+  return `${clock(ms)} ${zone(ms)}`;
+}
+
+/** Two times and their zone, the second without what it has in common with the first. */
 export function span(fromMs: number, toMs: number): string {
-  const [from, to] = [stamp(fromMs), stamp(toMs)];
-  return from.slice(0, 10) === to.slice(0, 10) ? `${from} – ${to.slice(11)}` : `${from} – ${to}`;
+  const [from, to] = [written(fromMs), written(toMs)];
+  // Where the clocks change in between, each has its own.
+  const own = zone(fromMs) === zone(toMs) ? '' : ` ${zone(fromMs)}`;
+  const end = from.slice(0, 10) === to.slice(0, 10) ? to.slice(11) : to;
+  return `${from}${own} – ${end} ${zone(toMs)}`;
 }
 
 /** How long ago: `12 s ago`; in the future: `in 3 s`. */

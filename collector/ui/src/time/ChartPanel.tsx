@@ -2,26 +2,27 @@
 // do not see it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
+import { type Was, useWas } from '../app/was';
 import { Icon, Name } from '../app/parts';
 import { events } from '../events/client';
 import { Flags } from '../events/Flags';
 import { type Happening, happenings } from '../events/flags';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
-import { useQuery } from '../query/useQuery';
+import { series } from '../query/client';
+import { type Query, useQuery } from '../query/useQuery';
 import { withMatcher } from '../query/selector';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
 import { useTheme } from '../state/theme';
+import { useZone } from '../state/zone';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
-import type { Mark } from './plot';
 import { Plot } from './plot';
 import type { Range } from './range';
-import type { Chart, Gap, Line } from './series';
-import { causeText, chartOf, colourOf, gapsOf, idOf, missing } from './series';
+import type { Chart, Gap, Ghost, Line } from './series';
+import { causeText, chartOf, colourOf, gapsOf, ghostOf, idOf, missing, REST_ID } from './series';
 
 interface Props {
   answer: SeriesResponse;
-  marks?: readonly Mark[];
   brushHint: string;
   /** When the answer was asked for. Unit: milliseconds. */
   now: number;
@@ -35,6 +36,20 @@ export function ChartPanel(props: Props) {
   const { by } = useSelectionState('by');
   const { hidden } = useViewState('hidden');
   const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
+  const { was } = useWas();
+  const before = useQuery(was && `before ${by}\n${was.key}`, (signal) => series((was as Was).selection, by, signal));
+  const ghost = useMemo(
+    () =>
+      was &&
+      before.data &&
+      ghostOf(
+        chart,
+        chartOf(before.data, by, props.now),
+        { now: props.range.from, was: was.selection.range.from },
+        hidden,
+      ),
+    [chart, before.data, hidden, was?.key],
+  );
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
   // As the axis has it: steps may start before the range.
@@ -47,7 +62,16 @@ export function ChartPanel(props: Props) {
   const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
     <div class="chart">
-      <Drawing {...props} chart={chart} lines={lines} gaps={gaps} flags={flags} drawn={drawn} />
+      <Drawing
+        {...props}
+        chart={chart}
+        lines={lines}
+        gaps={gaps}
+        flags={flags}
+        drawn={drawn}
+        ghost={ghost}
+        words={was?.words ?? ''}
+      />
       <div class="legend-side">
         {lacks !== '' && (
           <p
@@ -62,9 +86,27 @@ export function ChartPanel(props: Props) {
             {shown(text, 200)}
           </p>
         ))}
-        <Legend chart={chart} by={by} hidden={hidden} />
+        {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={rateUnit(chart)} />}
+        <Legend chart={chart} by={by} hidden={hidden} ghost={ghost} words={was?.words ?? ''} />
       </div>
     </div>
+  );
+}
+
+/** What the grey line is, and its mean. */
+function BaselineNote(props: { query: Query<unknown>; ghost: Ghost | undefined; words: string; unit: string }) {
+  const { query, ghost, words } = props;
+  return (
+    <p class={`chart-was ${query.waiting ? 'waiting' : ''}`}>
+      <i /> {words}:{' '}
+      {query.trouble
+        ? `not known: ${query.trouble.title}`
+        : ghost
+          ? Number.isFinite(ghost.mean)
+            ? `${format.significant(ghost.mean)} ${props.unit}`
+            : 'no data'
+          : '…'}
+    </p>
   );
 }
 
@@ -80,11 +122,15 @@ interface DrawingProps extends Props {
   flags: readonly Happening[];
   /** From the first step to behind the last. */
   drawn: Range;
+  /** The baseline, where it is known, and what it is called. */
+  ghost: Ghost | undefined;
+  words: string;
 }
 
 function Drawing(props: DrawingProps) {
-  const { chart, lines, gaps, marks, flags, drawn } = props;
+  const { chart, lines, gaps, ghost, flags, drawn } = props;
   const dark = useTheme() === 'dark';
+  const utc = useZone();
   const box = useRef<HTMLDivElement>(null);
   const plot = useRef<Plot | undefined>(undefined);
   const brush = useRef(props.onBrush);
@@ -104,8 +150,8 @@ function Drawing(props: DrawingProps) {
   }, []);
   const unit = rateUnit(chart);
   useEffect(() => {
-    if (chart.times.length > 1) plot.current?.show(chart, lines, gaps, marks ?? [], { dark, axis: unit });
-  }, [chart, lines, gaps, dark, JSON.stringify(marks)]);
+    if (chart.times.length > 1) plot.current?.show(chart, lines, gaps, ghost, { dark, axis: unit, utc });
+  }, [chart, lines, gaps, dark, ghost, utc]);
   const under = point && point.step >= 0 && point.step < chart.times.length - 1 ? point : undefined;
   return (
     <div class="plot-area">
@@ -120,6 +166,8 @@ function Drawing(props: DrawingProps) {
         data-gaps={gaps.length}
         data-lost={chart.states.filter((state) => state === 'lost').length}
         data-none={chart.states.filter((state) => state === 'none').length}
+        data-ghost={ghost ? ghost.rates.filter((value) => !Number.isNaN(value)).length : undefined}
+        data-ghost-none={ghost?.missing.length}
       />
       {place && <Flags all={flags} range={drawn} left={place.left} width={place.width} />}
       {under && (
@@ -127,6 +175,8 @@ function Drawing(props: DrawingProps) {
           chart={chart}
           lines={lines}
           gaps={gaps}
+          was={ghost?.rates[under.step]}
+          words={props.words}
           step={under.step}
           x={under.x}
           width={box.current?.clientWidth ?? 0}
@@ -136,6 +186,13 @@ function Drawing(props: DrawingProps) {
   );
 }
 
+/** The mean of a line in the baseline. What is too light there to have a line of its own is unknown. */
+function before(ghost: Ghost, line: Line): string {
+  const mean = ghost.means.get(idOf(line));
+  if (mean !== undefined) return format.significant(mean);
+  return ghost.means.has(REST_ID) || !Number.isFinite(ghost.mean) ? '–' : '0';
+}
+
 /** Most lines told of under the pointer. */
 const UNDER_MAX = 8;
 
@@ -143,6 +200,9 @@ function Under(props: {
   chart: Chart;
   lines: readonly Line[];
   gaps: readonly Gap[];
+  /** The baseline here; NaN: it has no data, undefined: there is none. */
+  was: number | undefined;
+  words: string;
   step: number;
   x: number;
   width: number;
@@ -175,6 +235,11 @@ function Under(props: {
           <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
         </div>
       )}
+      {props.was !== undefined && (
+        <div class="tip-row sum soft">
+          <span>{props.words}</span> <span>{Number.isNaN(props.was) ? 'no data' : format.significant(props.was)}</span>
+        </div>
+      )}
       {chart.states[step] === 'lost' && (
         <div class="loss-note">
           <Icon of="warn" /> {format.percent(chart.lost[step])} of the samples of its hosts lost:{' '}
@@ -204,7 +269,15 @@ function LineName({ line, restLines }: { line: Line; restLines: number }) {
   return <Name text={line.name} empty="(none)" max={80} />;
 }
 
-function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: readonly string[] }) {
+interface LegendProps {
+  chart: Chart;
+  by: string;
+  hidden: readonly string[];
+  ghost: Ghost | undefined;
+  words: string;
+}
+
+function Legend({ chart, by, hidden, ghost, words }: LegendProps) {
   const shown = (line: Line) => !hidden.includes(idOf(line));
   const alone = (line: Line) => shown(line) && chart.lines.every((one) => one === line || !shown(one));
   const toggle = (line: Line) =>
@@ -220,6 +293,7 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
           <col class="col-swatch" />
           <col />
           <col class="col-rate" />
+          {words !== '' && <col class="col-was" />}
           <col class="col-share" />
           <col class="col-add" />
         </colgroup>
@@ -240,6 +314,11 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
             >
               {rateUnit(chart)}
             </th>
+            {words !== '' && (
+              <th scope="col" class="number" title={`Mean ${words}`}>
+                before
+              </th>
+            )}
             <th scope="col" class="number">
               share
             </th>
@@ -274,6 +353,7 @@ function Legend({ chart, by, hidden }: { chart: Chart; by: string; hidden: reado
                 </button>
               </td>
               <td class="number">{format.significant(line.mean)}</td>
+              {words !== '' && <td class="number soft">{ghost ? before(ghost, line) : ''}</td>}
               <td class="number soft">{format.share(line.total, chart.total)}</td>
               <td>
                 {!line.rest && by !== '' && (

@@ -2,16 +2,20 @@
 
 import { useState } from 'preact/hooks';
 import { Icon, Popover, Toggle } from '../app/parts';
-import { stamp } from '../text/format';
+import { written, zone } from '../text/format';
 import type { Range, Spec } from './range';
 import { PRESETS, absoluteSpec, isRelative, resolve, shifted, title, widened } from './range';
 
-interface Props {
+/** A range that can be chosen. */
+interface Chosen {
   spec: Spec;
   range: Range | undefined;
-  live: boolean;
   now: () => number;
   onRange: (spec: Spec) => void;
+}
+
+interface Props extends Chosen {
+  live: boolean;
   onLive: (live: boolean) => void;
   onRefresh: () => void;
 }
@@ -31,18 +35,7 @@ export function TimePicker(props: Props) {
       >
         <Icon of="left" />
       </button>
-      <Popover
-        title="Choose the time range"
-        class="range"
-        align="right"
-        label={
-          <>
-            <Icon of="clock" /> <span>{title(spec)}</span> <Icon of="down" />
-          </>
-        }
-      >
-        {(close) => <RangePanel {...props} close={close} />}
-      </Popover>
+      <RangePopover {...props} title="Choose the time range" align="right" />
       <button
         type="button"
         class="square"
@@ -73,9 +66,27 @@ export function TimePicker(props: Props) {
   );
 }
 
-function RangePanel(props: Props & { close: () => void }) {
+/** A button with the range, and what to choose another by. */
+export function RangePopover(props: Chosen & { title: string; align: 'left' | 'right' }) {
+  return (
+    <Popover
+      title={props.title}
+      class="range"
+      align={props.align}
+      label={
+        <>
+          <Icon of="clock" /> <span>{title(props.spec)}</span> <Icon of="down" />
+        </>
+      }
+    >
+      {(close) => <RangePanel {...props} close={close} />}
+    </Popover>
+  );
+}
+
+function RangePanel(props: Chosen & { close: () => void }) {
   const { spec, range } = props;
-  const local = (text: string, ms: number | undefined) => (isRelative(text) || ms === undefined ? text : stamp(ms));
+  const local = (text: string, ms: number | undefined) => (isRelative(text) || ms === undefined ? text : written(ms));
   const [from, setFrom] = useState(local(spec.from, range?.from));
   const [to, setTo] = useState(local(spec.to, range?.to));
   const found = resolve({ from, to }, props.now());
@@ -112,7 +123,7 @@ function RangePanel(props: Props & { close: () => void }) {
           />
         </label>
         <p class={wrong ? 'wrong' : 'hint'} aria-live="polite">
-          {wrong ?? 'Local time, relative (now-90m) or ISO 8601'}
+          {wrong ?? `Time in ${zone(range?.to ?? props.now())}, relative (now-90m) or ISO 8601`}
         </p>
         <button type="submit" class="primary" disabled={!!wrong}>
           Apply

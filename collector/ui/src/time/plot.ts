@@ -1,19 +1,17 @@
 // The drawing of a chart with uPlot: stacked areas, gaps shaded, a brush that chooses a range.
 
 import uPlot from 'uplot';
+import { inUtc, written } from '../text/format';
 import type { Range } from './range';
-import type { Band, Chart, Gap, Line } from './series';
+import type { Band, Chart, Gap, Ghost, Line } from './series';
 import { bandsOf, colourOf, stacked } from './series';
 
 export interface PlotLook {
   dark: boolean;
   /** Name of the vertical axis. */
   axis: string;
-}
-
-/** A range marked on the chart. */
-export interface Mark extends Range {
-  tone: 'before' | 'after';
+  /** Times on the axis are in UTC. */
+  utc: boolean;
 }
 
 export interface PlotEvents {
@@ -32,7 +30,7 @@ export class Plot {
   private plot: uPlot | undefined;
   private gaps: readonly Gap[] = [];
   private bands: readonly Band[] = [];
-  private marks: readonly Mark[] = [];
+  private ghost: Ghost | undefined;
   private times: readonly number[] = [];
   private structure = '';
   private readonly observer: ResizeObserver;
@@ -50,37 +48,39 @@ export class Plot {
     this.plot?.destroy();
   }
 
-  /** Draws; `lines` are the visible ones of the chart. */
-  show(chart: Chart, lines: readonly Line[], gaps: readonly Gap[], marks: readonly Mark[], look: PlotLook): void {
-    [this.gaps, this.marks, this.bands] = [gaps, marks, bandsOf(chart)];
+  /** Draws; `lines` are the visible ones of the chart, `ghost` is the baseline behind them. */
+  show(chart: Chart, lines: readonly Line[], gaps: readonly Gap[], ghost: Ghost | undefined, look: PlotLook): void {
+    [this.gaps, this.ghost, this.bands] = [gaps, ghost, bandsOf(chart)];
     // The largest sum is drawn first and the others over it, so that each area is what a line adds.
     const edges = stacked(lines, chart.times.length - 1).reverse();
     const known = (value: number | undefined) => (value === undefined || Number.isNaN(value) ? null : value);
     this.times = chart.times;
     const xs = [...chart.times];
     const ys = edges.map((edge) => [...Array.from(edge, known), known(edge.at(-1))]);
+    // Over the areas, so that it is seen.
+    if (ghost) ys.push([...Array.from(ghost.rates, known), known(ghost.rates.at(-1))]);
     // A step is drawn up to the point after it: one that nothing follows gets a point of its own.
-    for (let at = chart.states.length - 1; at > 0 && ys.length > 0; at--) {
+    for (let at = chart.states.length - 1; at > 0 && edges.length > 0; at--) {
       if (ys[0][at] !== null || ys[0][at - 1] === null) continue;
       xs.splice(at, 0, chart.times[at] - 1e-3);
-      for (const edge of ys) edge.splice(at, 0, edge[at - 1]);
+      for (const edge of ys) edge.splice(at, 0, edge[at - 1] ?? null);
     }
     const data: uPlot.AlignedData = [xs, ...ys];
-    const structure = JSON.stringify([lines.map(colourOf), look]);
+    const structure = JSON.stringify([lines.map(colourOf), look, ghost !== undefined]);
     if (this.plot && structure === this.structure) {
       this.plot.setData(data);
       return;
     }
     this.structure = structure;
     this.plot?.destroy();
-    this.plot = new uPlot(this.options([...lines].reverse(), look), data, this.box);
+    this.plot = new uPlot(this.options([...lines].reverse(), look, ghost !== undefined), data, this.box);
   }
 
   private size(): { width: number; height: number } {
     return { width: Math.max(50, this.box.clientWidth), height: Math.max(80, this.box.clientHeight) };
   }
 
-  private options(lines: readonly Line[], look: PlotLook): uPlot.Options {
+  private options(lines: readonly Line[], look: PlotLook, hasGhost: boolean): uPlot.Options {
     const axis = {
       stroke: look.dark ? '#9aa7b5' : '#5b6673',
       grid: { stroke: look.dark ? '#2a323b' : '#e6e9ed', width: 1 },
@@ -90,6 +90,8 @@ export class Plot {
     const stepped = uPlot.paths.stepped?.({ align: 1 });
     return {
       ...this.size(),
+      // Ticks stand at full hours of the zone that is shown.
+      tzDate: (seconds) => (inUtc() ? uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : new Date(seconds * 1000)),
       padding: [14, 20, 0, 0],
       legend: { show: false },
       scales: {
@@ -115,6 +117,7 @@ export class Plot {
           paths: stepped,
           points: { show: false },
         })),
+        ...(hasGhost ? [{ stroke: ghostColour(look.dark), width: 1.5, paths: stepped, points: { show: false } }] : []),
       ],
       cursor: {
         y: false,
@@ -183,16 +186,25 @@ export class Plot {
       ctx.fillStyle = look.dark ? '#e0a93f' : '#c98a12';
       ctx.fillRect(from, bbox.top, width, 3 * ratio);
     }
-    for (const mark of this.marks) {
-      const [from, to] = [x(mark.from), x(mark.to)];
-      const tone = mark.tone === 'before' ? '63,127,214' : '208,74,60';
-      ctx.fillStyle = `rgba(${tone},0.14)`;
-      ctx.fillRect(from, bbox.top, Math.max(to - from, ratio), bbox.height);
-      ctx.fillStyle = `rgb(${tone})`;
-      ctx.fillRect(from, bbox.top + bbox.height - 3 * ratio, Math.max(to - from, ratio), 3 * ratio);
+    // Where the baseline has no data its line ends: a dashed one at the foot says that it is not 0.
+    ctx.strokeStyle = ghostColour(look.dark);
+    ctx.lineWidth = 2 * ratio;
+    ctx.setLineDash([3 * ratio, 4 * ratio]);
+    for (const band of this.ghost?.missing ?? []) {
+      const [from, to, y] = [x(band.fromMs), x(band.toMs), bbox.top + bbox.height - 2 * ratio];
+      ctx.beginPath();
+      ctx.moveTo(from, y);
+      ctx.lineTo(to, y);
+      ctx.stroke();
+      label(ctx, 'no baseline', from, bbox.top + bbox.height - 26 * ratio, to - from, ratio, look.dark);
     }
     ctx.restore();
   }
+}
+
+/** The colour of a baseline: grey, and to be told from that of the rest. */
+function ghostColour(dark: boolean): string {
+  return dark ? '#c3ccd6' : '#4a5561';
 }
 
 /** Lines over a time whose rates are not to be believed. */
@@ -246,15 +258,12 @@ function label(
   ctx.fillText(text, at + 5 * ratio, top + 6 * ratio + height / 2);
 }
 
-/** Ticks as local times; a midnight is its date. */
+/** Ticks as times of the zone that is shown; a midnight is its date. */
 function timeLabels(_: uPlot, ticks: number[], __: number, ___: number, step: number): string[] {
-  const two = (value: number) => String(value).padStart(2, '0');
   return ticks.map((tick) => {
-    const at = new Date(tick * 1000);
-    const midnight = at.getHours() === 0 && at.getMinutes() === 0 && at.getSeconds() === 0;
-    if (midnight || step >= 86_400) return `${two(at.getMonth() + 1)}-${two(at.getDate())}`;
-    const time = `${two(at.getHours())}:${two(at.getMinutes())}`;
-    return step < 60 ? `${time}:${two(at.getSeconds())}` : time;
+    const at = written(tick * 1000);
+    if (at.endsWith('00:00:00') || step >= 86_400) return at.slice(5, 10);
+    return at.slice(11, step < 60 ? 19 : 16);
   });
 }
 

@@ -4,6 +4,8 @@
 // or milliseconds since the epoch. What is written stays in the address; it is resolved when it is
 // asked.
 
+import { inUtc, written, zone } from '../text/format';
+
 /** Both ends as written. */
 export interface Spec {
   from: string;
@@ -53,14 +55,16 @@ export function instant(text: string, nowMs: number): number | undefined {
     return back === undefined || back > nowMs ? undefined : nowMs - back;
   }
   if (/^\d{11,14}$/.test(trimmed)) return inBounds(Number(trimmed));
-  // A date alone is midnight here, not in Greenwich; a time without zone is local either way.
+  // A date alone is midnight in the zone that is shown, and so is a time without zone.
   const date = /^(\d{4}-\d{2}-\d{2})(?:[ T](\d{1,2}:\d{2}(?::\d{2}(?:\.\d{1,3})?)?)(Z|[+-]\d{2}:?\d{2})?)?$/.exec(
     trimmed,
   );
   if (!date) return undefined;
   const time = (date[2] ?? '00:00').padStart(5, '0');
   return inBounds(
-    Date.parse(`${date[1]}T${time.length < 5 ? `0${time}` : time.replace(/^(\d):/, '0$1:')}${date[3] ?? ''}`),
+    Date.parse(
+      `${date[1]}T${time.length < 5 ? `0${time}` : time.replace(/^(\d):/, '0$1:')}${date[3] ?? (inUtc() ? 'Z' : '')}`,
+    ),
   );
 }
 
@@ -120,14 +124,13 @@ export function title(spec: Spec): string {
   const local = (text: string) => {
     const at = isRelative(text) ? undefined : instant(text, 0);
     if (at === undefined) return text;
-    const date = new Date(at);
-    const two = (value: number) => String(value).padStart(2, '0');
-    const seconds = date.getSeconds() ? `:${two(date.getSeconds())}` : '';
-    return `${date.getFullYear()}-${two(date.getMonth() + 1)}-${two(date.getDate())} ${two(date.getHours())}:${two(date.getMinutes())}${seconds}`;
+    return written(at).replace(/:00$/, '');
   };
   const [from, to] = [local(spec.from), local(spec.to)];
   const sameDay = !isRelative(spec.from) && !isRelative(spec.to) && from.slice(0, 10) === to.slice(0, 10);
-  return `${from} – ${sameDay ? to.slice(11) : to}`;
+  const last = instant(spec.to, 0);
+  const name = isRelative(spec.to) || last === undefined ? '' : ` ${zone(last)}`;
+  return `${from} – ${sameDay ? to.slice(11) : to}${name}`;
 }
 
 /** Nanoseconds of the protocol. */

@@ -185,6 +185,72 @@ export function missing(chart: Chart, rangeNs: number): string {
   return parts.join(' · ');
 }
 
+/** A baseline as the chart that it stands behind has it. */
+export interface Ghost {
+  /** Rate in each of its steps. NaN: there are no data. */
+  rates: Float64Array;
+  /** Time without data of the baseline, at its place in the chart. */
+  missing: Band[];
+  /** Mean over the time that it covers; NaN: there is none. */
+  mean: number;
+  /** Mean of each line, by its ID. */
+  means: ReadonlyMap<string, number>;
+}
+
+/**
+ * Lays a baseline behind a chart: its first moment at that of the range, whatever steps either has.
+ * `hidden`: IDs of lines that are not shown.
+ */
+export function ghostOf(
+  chart: Chart,
+  was: Chart,
+  ranges: { now: number; was: number },
+  hidden: readonly string[],
+): Ghost {
+  const lines = was.lines.filter((line) => !hidden.includes(idOf(line)));
+  // Without lines nothing ran where there are data: that is 0, and not unknown.
+  const sums = Float64Array.from(was.states, (state, step) =>
+    state === 'none' ? Number.NaN : lines.length ? sumAt(lines, step) : 0,
+  );
+  const steps = chart.times.length - 1;
+  const rates = Float64Array.from({ length: Math.max(0, steps) }, (_, step) => {
+    // The middle of a step: what comes first or last in it does not decide.
+    const at = chart.times[step] * 1000 + chart.stepMs / 2 - ranges.now + ranges.was;
+    const of = Math.floor((at - was.times[0] * 1000) / was.stepMs);
+    return sums[of] ?? Number.NaN;
+  });
+  const missing: Band[] = [];
+  rates.forEach((value, step) => {
+    if (!Number.isNaN(value)) return;
+    const [fromMs, toMs] = [chart.times[step] * 1000, chart.times[step + 1] * 1000];
+    const last = missing.at(-1);
+    if (last && last.toMs === fromMs) last.toMs = toMs;
+    else missing.push({ fromMs, toMs, state: 'none' });
+  });
+  const known = lines.filter((line) => Number.isFinite(line.mean));
+  return {
+    rates,
+    missing,
+    mean:
+      known.length || (!lines.length && was.coveredNs > 0)
+        ? known.reduce((sum, line) => sum + line.mean, 0)
+        : Number.NaN,
+    means: new Map(was.lines.map((line) => [idOf(line), line.mean])),
+  };
+}
+
+/** The lines of a step together; NaN: none is known. */
+export function sumAt(lines: readonly Line[], step: number): number {
+  let [sum, known] = [0, false];
+  for (const line of lines) {
+    const rate = line.rates[step];
+    if (Number.isNaN(rate) || rate === undefined) continue;
+    sum += rate;
+    known = true;
+  }
+  return known ? sum : Number.NaN;
+}
+
 /** Seconds do not matter beside minutes, nor minutes beside days. */
 function roughly(ns: number): string {
   const unit = ns < 120e9 ? 1e9 : ns < 48 * 3600e9 ? 60e9 : 3600e9;

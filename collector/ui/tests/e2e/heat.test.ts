@@ -59,7 +59,7 @@ describe.skipIf(!SEEDED)('the heat map', () => {
       BURST.fn,
     );
     expect(await picked(page)).toBe(`${cellOf(BURST.at)}-${cellOf(BURST.at + BURST.long - 20) + 1}`);
-    expect(await page.locator('.heat-picked').textContent()).toMatch(/07\.640 – .*07\.940 300 ms, [\d,]+ samples/);
+    expect(await page.locator('.heat-picked').textContent()).toMatch(/07\.640 – .*07\.940 UTC 300 ms, [\d,]+ samples/);
     expect(param(page, 'pick')).toMatch(/^\d{16}-\d{16}$/);
     await site.shot(page, 'heat-picked');
   });
@@ -135,7 +135,7 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     const [one, other] = [await place(page, 900 - 250), await place(page, 2_650)];
     await page.mouse.move(one.x, one.y);
     const tip = await page.locator('.floating-tip').textContent();
-    expect(tip).toMatch(/^\d\d:\d\d:00\.900 \+20\.0 ms[\d,]+ samples?, /);
+    expect(tip).toMatch(/^\d\d:\d\d:00\.900 UTC \+20\.0 ms[\d,]+ samples?, /);
     await page.mouse.click(one.x, one.y);
     expect(await picked(page)).toBe('45-46');
     await page.waitForFunction((fn) => document.querySelector('.top tbody')?.textContent?.includes(fn), BEAT);

@@ -42,9 +42,32 @@ describe('the overview', () => {
     expect(param(page, 'search')).toBe('serde_json::de::visit_map');
   });
 
+  test.runIf(SEEDED)('tells of the deploy before a change, and marks what happened on its chart', async () => {
+    const page = await site.open('view=overview&services=comm');
+    const deploy = page.locator('.verdict li', { hasText: 'api-server' }).locator('.verdict-deploy');
+    await deploy.waitFor();
+    expect(await deploy.textContent()).toContain('image v42 (was v41)');
+    const flags = page.locator('.fleet-plot .flag');
+    expect(await flags.count()).toBe(4);
+    await page.locator('.fleet-plot .flag.deploy button').focus();
+    await page.locator('.fleet-plot .flag-tip', { hasText: 'on 6 hosts, found by the collector' }).waitFor();
+  });
+
+  test.runIf(SEEDED)('what a flag tells of fits a phone', async () => {
+    const page = await site.open('view=overview&services=comm', { viewport: { width: 390, height: 844 } });
+    const buttons = page.locator('.fleet-plot .flag button');
+    await buttons.first().waitFor();
+    for (const button of await buttons.all()) {
+      await button.focus();
+      expect(await page.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
+      const tip = await page.locator('.fleet-plot .flag:focus-within .flag-tip').boundingBox();
+      expect(tip?.x).toBeGreaterThanOrEqual(0);
+    }
+  });
+
   test.runIf(SEEDED)('asks for another baseline and other services', async () => {
     const page = await site.open('view=overview');
-    await page.getByRole('button', { name: 'Yesterday' }).click();
+    await page.getByLabel('Baseline', { exact: true }).selectOption('day');
     await page.waitForFunction(() => document.querySelector('.fleet-key')?.textContent?.includes('yesterday'));
     expect(param(page, 'baseline')).toBe('day');
     await page.getByLabel('Services by').selectOption('comm');
@@ -65,6 +88,33 @@ describe('the overview', () => {
     expect(length / 60_000).toBeGreaterThan(13);
     expect(length / 60_000).toBeLessThan(17);
     expect(param(page, 'view')).toBe('overview');
+  });
+
+  test.runIf(SEEDED)('names what is throttled and what waits, with the limit and the time', async () => {
+    const page = await site.open('view=overview');
+    const trouble = page.getByRole('region', { name: 'Outliers and trouble' });
+    await trouble.getByRole('heading', { name: 'Throttled by their CPU limits' }).waitFor();
+    const lines = await trouble.locator('.outliers li').allTextContents();
+    expect(
+      lines.some((line) =>
+        /got 10.* of the CPU time it wanted since \d.*: its limit of 0\.2 cores withheld/.test(line),
+      ),
+    ).toBe(true);
+    expect(lines.some((line) => /had tasks waiting for a CPU 71.* of the time since \d/.test(line))).toBe(true);
+    // What was the same in the baseline is counted, not listed.
+    await trouble.getByText('1 more as in the baseline').waitFor();
+    await page.locator('.verdict').getByText('8 cgroups throttled, 3 hosts under pressure').waitFor();
+    await trouble.scrollIntoViewIfNeeded();
+    await site.shot(page, 'overview-waiting');
+    await trouble.locator('.outliers').nth(1).getByRole('link').first().click();
+    await page.waitForSelector('main.view-profile');
+    expect(param(page, 'query')).toContain('cgroup=');
+  });
+
+  test.runIf(SEEDED)('what is not known of throttling is not called none', async () => {
+    const page = await site.open(scenario('young'));
+    await page.getByText('Not known: no agent in this selection reports it.').waitFor();
+    await page.getByText('Not known: no host in this selection reports it.').waitFor();
   });
 
   test.runIf(SEEDED)('time without data is neither zero nor a change', async () => {
@@ -95,5 +145,17 @@ describe('the overview', () => {
     await phone.getByRole('region', { name: 'Services' }).waitFor();
     expect(await phone.evaluate(() => document.documentElement.scrollWidth)).toBeLessThanOrEqual(390);
     await site.shot(phone, 'overview-phone');
+    const wide = await site.open('view=overview', { viewport: { width: 1600, height: 1000 } });
+    for (const [name, one] of [
+      ['dark', dark],
+      ['phone', phone],
+      ['wide', wide],
+    ] as const) {
+      await one.getByRole('heading', { name: 'Throttled by their CPU limits' }).scrollIntoViewIfNeeded();
+      await site.shot(one, `overview-waiting-${name}`);
+    }
+    const tree = await site.open('view=cgroups');
+    await tree.getByRole('columnheader', { name: 'Throttled' }).waitFor();
+    await site.shot(tree, 'cgroups-throttled');
   });
 });

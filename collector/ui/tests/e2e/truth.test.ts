@@ -43,7 +43,7 @@ describe.skipIf(!SEEDED)('a host without usable samples', () => {
   test('is told of on every page, with since when, why and what to do', async () => {
     site.mock?.blind.set('web-3', DEPLOYED_MS + 60_000);
     try {
-      for (const view of ['profile', 'compare', 'cgroups', 'hosts', 'captures', 'collector']) {
+      for (const view of ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'pins', 'collector']) {
         const page = await site.open(`view=${view}&from=now-15m`);
         const banner = page.getByRole('alert', { name: 'Hosts without usable samples' });
         await banner.waitFor();
@@ -216,7 +216,6 @@ describe.skipIf(!SEEDED)('the comparison', () => {
     );
     await drawn(page);
     await page.waitForSelector('.top tbody tr');
-    await page.getByRole('button', { name: 'Cores', exact: true }).click();
     await page.locator('.top th', { hasText: 'Change, cores' }).waitFor();
     const [before, after] = await page
       .locator('.top tbody tr')

@@ -48,6 +48,8 @@ export interface Asked {
   hosts: string[];
   /** No matcher is of anything but hosts: what was lost is in the selection. */
   ofHosts: boolean;
+  /** The kernel's accounts have the labels of the matchers; only in the scenario `accounts`. */
+  accountable: boolean;
   scenario: string;
   drop: RegExp[];
   keep: RegExp[];
@@ -104,6 +106,7 @@ export function asked(selection: Selection | undefined): Asked {
     toMs,
     hosts,
     ofHosts: others.every((one) => isHosts(one.label)),
+    accountable: scenario === 'accounts' && !others.some((one) => SAMPLE_LABELS.includes(one.label)),
     scenario,
     entities: scenario === 'empty' ? [] : FLEET.filter(holds),
     keep: filters(1),
@@ -113,7 +116,7 @@ export function asked(selection: Selection | undefined): Asked {
 
 /** Part of a time in which every sample was lost. */
 function lostPart(of: Asked, from: number, to: number): number {
-  if (of.scenario !== 'lossy' || to <= from) return 0;
+  if ((of.scenario !== 'lossy' && of.scenario !== 'accounts') || to <= from) return 0;
   return Math.max(0, Math.min(to, LOSSY.to) - Math.max(from, LOSSY.from)) / (to - from);
 }
 
@@ -177,8 +180,28 @@ const STEPS_S = [
   10, 20, 30, 60, 120, 300, 600, 900, 1800, 3600, 7200, 10_800, 21_600, 43_200, 86_400, 172_800, 604_800,
 ];
 
-export function series(of: Asked, groupBy: readonly string[], limit: number) {
-  const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= 300) ?? 604_800) * 1000;
+/** Part of what an entity runs whose stacks filters take, before the deployment and after it. */
+function takenPart(of: Asked, entity: Entity, atMs: number): number {
+  if (!of.keep.length && !of.drop.length) return 1;
+  const has = (stack: Stack, pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
+  const now = stacksOf(entity.app).filter((stack) => !stack.when || (stack.when === 'after') === atMs >= DEPLOYED_MS);
+  const sum = (all: readonly Stack[]) => all.reduce((total, stack) => total + stack.share, 0);
+  const taken = now.filter((one) => of.keep.every((p) => has(one, p)) && !of.drop.some((p) => has(one, p)));
+  return sum(now) > 0 ? sum(taken) / sum(now) : 0;
+}
+
+/** Steps of a series that is computed from stacks. */
+const FILTERED_STEPS = 47;
+
+/** Labels of samples, which the kernel's accounts do not have. */
+const SAMPLE_LABELS = ['comm', 'thread', 'pid', 'context'];
+
+/** `accounted`: the kernel's accounts are asked for, which have what samples lost. */
+export function series(of: Asked, groupBy: readonly string[], limit: number, accounted = false) {
+  const most = of.keep.length || of.drop.length ? FILTERED_STEPS : 300;
+  const isOfAccounts =
+    accounted && of.accountable && most === 300 && !groupBy.some((label) => SAMPLE_LABELS.includes(label));
+  const stepMs = (STEPS_S.find((step) => (of.toMs - of.fromMs) / (step * 1000) <= most) ?? 604_800) * 1000;
   // The range is widened to whole steps; windows are of the step in which they start.
   const from = Math.floor(of.fromMs / stepMs) * stepMs;
   const steps = Math.max(0, Math.ceil((of.toMs - from) / stepMs));
@@ -193,6 +216,7 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     ]),
   );
   const lost = (step: number) => lostPart(of, from + step * stepMs, from + (step + 1) * stepMs);
+  const unseen = (step: number) => (isOfAccounts ? 0 : lost(step));
   const weightIn = (entity: Entity, step: number) =>
     coresAt(entity, from + step * stepMs + stepMs / 2) * (covered.get(entity.labels.host)?.[step] ?? 0) * 1e6;
   const lines = new Map<string, { labels: Record<string, string>; weights: number[] }>();
@@ -211,8 +235,13 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     step,
   }));
   for (const entity of of.entities) {
+    const parts = [DEPLOYED_MS - 1, DEPLOYED_MS].map((at) => takenPart(of, entity, at));
+    if (parts[0] + parts[1] === 0) continue;
     const line = lineOf(entity.labels);
-    for (let step = 0; step < steps; step++) line.weights[step] += weightIn(entity, step) * (1 - lost(step));
+    for (let step = 0; step < steps; step++) {
+      const part = parts[from + step * stepMs >= DEPLOYED_MS ? 1 : 0];
+      line.weights[step] += weightIn(entity, step) * part * (1 - unseen(step));
+    }
   }
   for (const host of of.hosts) {
     const mine = FLEET.filter((entity) => entity.labels.host === host);
@@ -226,7 +255,7 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
       one.weight += weight;
       one.lostWeight += weight * lost(one.step);
       // Lost samples have the labels of their host alone.
-      if (of.ofHosts && lost(one.step) > 0) lineOf({ host }).weights[one.step] += weight * lost(one.step);
+      if (of.ofHosts && unseen(one.step) > 0) lineOf({ host }).weights[one.step] += weight * lost(one.step);
     }
   }
   const sum = (weights: number[]) => weights.reduce((total, weight) => total + weight, 0);
@@ -259,6 +288,7 @@ export function series(of: Asked, groupBy: readonly string[], limit: number) {
     lines: [...all.map((line) => wire(line)), ...restLine],
     quality: quality(of, total),
     restLines: BigInt(rest.length),
+    accounted: isOfAccounts,
     steps: made.map(({ coveredNs, hosts, weight, lostWeight }) => ({
       coveredNs,
       hosts,
@@ -558,7 +588,10 @@ const PARTS = 10;
  * As the collector does: what was lost is not compared, and errors are from the spread between
  * parts of each range.
  */
-export function diff(before: Asked, after: Asked, limit: number) {
+export function diff(before: Asked, after: Asked, limit: number, by: 'function' | 'module') {
+  const hostsOf = (of: Asked) => new Set(of.entities.map((entity) => entity.labels.host));
+  const common = [...hostsOf(before)].filter((host) => hostsOf(after).has(host)).length;
+  const differ = common * 2 < Math.max(hostsOf(before).size, hostsOf(after).size);
   const side = (of: Asked) => {
     const sampled = (one: Asked) => samples(one).filter((sample) => sample.stack.end !== 9);
     const length = Math.max(WINDOW_MS, Math.ceil((of.to - of.from) / PARTS / WINDOW_MS) * WINDOW_MS);
@@ -568,7 +601,7 @@ export function diff(before: Asked, after: Asked, limit: number) {
     const totalOf = (all: readonly Sample[]) => all.reduce((total, one) => total + one.weight, 0);
     for (let from = of.from; from < of.to; from += length) {
       const part = sampled({ ...of, from, to: Math.min(of.to, from + length) });
-      if (part.length) parts.push({ rows: functionSums(part, 'function'), total: totalOf(part) });
+      if (part.length) parts.push({ rows: functionSums(part, by), total: totalOf(part) });
       all.push(...part);
     }
     const spread = (key: string) => {
@@ -579,11 +612,16 @@ export function diff(before: Asked, after: Asked, limit: number) {
       return parts.length < 2 ? 0 : ((parts.length / (parts.length - 1)) * squares) / whole ** 2;
     };
     return {
-      rows: functionSums(all, 'function'),
+      rows: functionSums(all, by),
       total: totalOf(all) || 1,
       parts: parts.length,
       spread,
-      sampled: { count: counted(totalOf(all)), weight: BigInt(Math.round(totalOf(all))), parts: parts.length },
+      sampled: {
+        count: counted(totalOf(all)),
+        weight: BigInt(Math.round(totalOf(all))),
+        parts: parts.length,
+        hostParts: differ ? Math.min(10, hostsOf(of).size) : 0,
+      },
     };
   };
   const [was, is] = [side(before), side(after)];
@@ -624,6 +662,7 @@ export function diff(before: Asked, after: Asked, limit: number) {
     after: quality(after, all(after)),
     beforeSampled: was.sampled,
     afterSampled: is.sampled,
+    hostsDiffer: differ,
   });
 }
 
@@ -767,6 +806,15 @@ export function cgroups(of: Asked) {
       totalLostWeight: whole(one.path === '' ? one.total : one.total * 0.006),
       totalLostCount: counted(one.total * 0.006),
       expectedNs: whole(one.total * (one.path.includes('cron') ? 1.1 : 1.004)),
+      // Known of units and containers; one of them is held back, at a limit of half a core.
+      throttling:
+        one.unit === '' && one.container === ''
+          ? undefined
+          : {
+              throttledNs: whole(one.path.includes('nginx') ? one.total * 0.8 : 0),
+              usedNs: whole(one.total),
+              limitMillicores: one.path.includes('nginx') ? 500n : 0n,
+            },
     }));
   return create(CgroupsResponseSchema, { cgroups: list, quality: quality(of, row('/').total) });
 }

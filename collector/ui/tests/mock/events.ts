@@ -57,6 +57,7 @@ export function eventServices(router: ConnectRouter, now: number): FakeEvents {
         kind: 'deploy',
         by: 'collector',
         hosts: 6n,
+        hostNames: ['web-1', 'web-2', 'web-3', 'web-4', 'web-5', 'web-6'],
         labels: { image: 'registry.example/api:v42' },
       },
       {

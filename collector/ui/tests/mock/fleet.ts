@@ -69,7 +69,14 @@ function service(host: string, unit: string, comm: string, app: string, cores: n
   });
 }
 
-function container(host: string, name: string, comm: string, app: string, cores: number): Entity {
+function container(
+  host: string,
+  name: string,
+  comm: string,
+  app: string,
+  cores: number,
+  more: Record<string, string> = {},
+): Entity {
   const id = [...Array(64)].map((_, at) => Math.floor(noise(`${host}${name}${at}`) * 16).toString(16)).join('');
   const pod = `${id.slice(0, 8)}-${id.slice(8, 12)}-4${id.slice(13, 16)}-a${id.slice(17, 20)}-${id.slice(20, 32)}`;
   const slice = `kubepods-burstable-pod${pod.replaceAll('-', '_')}.slice`;
@@ -82,6 +89,7 @@ function container(host: string, name: string, comm: string, app: string, cores:
     comm,
     thread: comm,
     context: 'task',
+    ...more,
   });
 }
 
@@ -91,7 +99,9 @@ function fleet(): Entity[] {
     const shade = 0.7 + 0.6 * noise(host);
     if (host.startsWith('web')) {
       all.push(service(host, 'nginx.service', 'nginx', 'nginx', 0.9 * shade));
-      all.push(container(host, 'api', 'api-server', 'rust', 2.4 * shade));
+      // A third of the hosts have the next version.
+      const version = host === 'web-5' || host === 'web-6' ? '42' : '41';
+      all.push(container(host, 'api', 'api-server', 'rust', 2.4 * shade, { version }));
       all.push(container(host, 'render', 'node', 'node', 1.3 * shade));
     } else if (host.startsWith('db')) {
       all.push(service(host, 'postgresql.service', 'postgres', 'postgres', 3.1 * shade));

@@ -2,9 +2,12 @@
 // mock knows what it changed, so it judges nothing.
 
 import { create } from '@bufbuild/protobuf';
-import { type OverviewResponse, OverviewResponseSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import { type OverviewResponse, OverviewResponseSchema, Resource } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { type Asked, series } from './answers';
 import { DEPLOYED_MS, type Entity, HOSTILE, coresAt, gaps, GAP_HOST } from './fleet';
+
+/** A host that sends nothing at a time. */
+const isAway = (host: string, ms: number) => host === GAP_HOST && gaps(ms, ms + 1).length > 0;
 
 const STEPS = 60;
 const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
@@ -18,7 +21,7 @@ interface Side {
 function line(of: readonly Entity[], { from, stepMs }: Side, young: number): number[] {
   return Array.from({ length: STEPS }, (_, step) => {
     const at = from + (step + 0.5) * stepMs;
-    if (at < young) return -1;
+    if (at < young || (of.length > 0 && of.every((one) => isAway(one.labels.host, at)))) return -1;
     return of.reduce((sum, one) => sum + coresAt(one, at), 0);
   });
 }
@@ -28,6 +31,48 @@ const mean = (steps: readonly number[]) => {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
 };
 
+/** Services that their limits hold back, and a host with too little CPU: nothing of it when calm or young. */
+function waiting(now: Asked, label: string) {
+  const hosts = [...new Set(now.entities.map((one) => one.labels.host))];
+  const busy = now.entities.filter((one) => one.labels.cgroup !== '/').slice(0, 9);
+  if (now.scenario === 'young') return {};
+  if (now.scenario === 'calm') return { throttlingKnown: true, pressureHosts: hosts.length };
+  const since = ns(now.fromMs + (now.toMs - now.fromMs) / 3);
+  return {
+    throttled: busy.map((one, at) => ({
+      host: one.labels.host,
+      cgroup: now.scenario === 'hostile' ? HOSTILE.script : one.labels.cgroup,
+      service: one.labels[label] ?? '',
+      container: now.scenario === 'hostile' ? HOSTILE.newline : (one.labels.container_name ?? ''),
+      share: 0.9 / (at + 1),
+      baselineShare: at === 1 ? undefined : at === 3 ? 0.2 : 0,
+      cores: 1.8 / (at + 1),
+      limitCores: at === 2 ? 0 : 0.2 * (at + 1),
+      sinceUnixNs: at === 1 ? 0n : since,
+      untilUnixNs: 0n,
+      inBaseline: at === 3,
+    })),
+    throttledLeftOut: 2n,
+    throttlingKnown: true,
+    pressed: hosts.slice(0, 3).map((host, at) => ({
+      host,
+      resource: [Resource.CPU, Resource.MEMORY, Resource.IO][at] ?? Resource.CPU,
+      share: 0.71 / (at + 1),
+      baselineShare: 0.1,
+      sinceUnixNs: since,
+      untilUnixNs: 0n,
+      inBaseline: false,
+    })),
+    pressureHosts: hosts.length,
+  };
+}
+
+function group(all: readonly Entity[], name: (one: Entity) => string): Map<string, Entity[]> {
+  const groups = new Map<string, Entity[]>();
+  for (const one of all) groups.set(name(one), [...(groups.get(name(one)) ?? []), one]);
+  return groups;
+}
+
 /** The answer to a question of both sides; `functions`: whether those are asked for. */
 export function overview(now: Asked, was: Asked, label: string, limit: number, functions: boolean): OverviewResponse {
   const side = (of: Asked): Side => ({ from: of.fromMs, stepMs: Math.max(1, (of.toMs - of.fromMs) / STEPS) });
@@ -35,10 +80,11 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
   const young = now.scenario === 'young' ? now.fromMs + (now.toMs - now.fromMs) / 2 : 0;
   const calm = now.scenario === 'calm';
   const step = Math.round((DEPLOYED_MS - after.from) / after.stepMs);
-  const row = (name: string, entities: readonly Entity[]) => {
-    const [steps, baselineSteps] = [line(entities, after, young), line(entities, before, young)];
+  const row = (name: string, entities: readonly Entity[], earlier = entities) => {
+    const [steps, baselineSteps] = [line(entities, after, young), line(earlier, before, young)];
     const rust = entities.filter((one) => one.app === 'rust' && one.cores > 0.1);
-    const changed = !calm && rust.length > 0 && step > 0 && step < STEPS;
+    // The range has the new code, and the baseline has some of the old.
+    const changed = !calm && rust.length > 0 && step < STEPS && was.fromMs < DEPLOYED_MS - 60_000;
     const level = mean(steps.slice(Math.max(step, 0)));
     return {
       name,
@@ -48,7 +94,7 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
         cores: changed ? level - mean(baselineSteps) : 0.01,
         error: 0.06,
         significant: changed,
-        sinceUnixNs: changed ? ns(DEPLOYED_MS) : 0n,
+        sinceUnixNs: changed && step > 0 ? ns(DEPLOYED_MS) : 0n,
         untilUnixNs: 0n,
         appeared: false,
         vanished: false,
@@ -61,9 +107,9 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
     };
   };
   const by = (name: (one: Entity) => string) => {
-    const groups = new Map<string, Entity[]>();
-    for (const one of now.entities) groups.set(name(one), [...(groups.get(name(one)) ?? []), one]);
-    const rows = [...groups].map(([value, entities]) => row(value, entities));
+    const [groups, earlier] = [group(now.entities, name), group(was.entities, name)];
+    const names = new Set([...groups.keys(), ...earlier.keys()]);
+    const rows = [...names].map((value) => row(value, groups.get(value) ?? [], earlier.get(value) ?? []));
     const size = (one: (typeof rows)[number]) => (one.change.significant ? 1000 : 0) + one.cores;
     return rows.sort((one, other) => size(other) - size(one));
   };
@@ -77,7 +123,7 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
     startUnixNs: ns(after.from),
     baselineStartUnixNs: ns(before.from),
     stepNs: ns(after.stepMs),
-    fleet: now.entities.length ? row('', now.entities) : undefined,
+    fleet: now.entities.length ? row('', now.entities, was.entities) : undefined,
     services: services.slice(0, limit),
     servicesLeftOut: BigInt(Math.max(0, services.length - limit)),
     hosts: hosts.slice(0, limit),
@@ -96,6 +142,7 @@ export function overview(now: Asked, was: Asked, label: string, limit: number, f
     outliers: gaps(now.fromMs, now.toMs).length
       ? [{ host: GAP_HOST, service: 'nginx.service', cores: 0.2, medianCores: 0.9, deviations: -6, hosts: 6 }]
       : [],
-    accounted: true,
+    ...waiting(now, label),
+    accounted: now.scenario !== 'lossy',
   });
 }

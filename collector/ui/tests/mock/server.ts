@@ -135,7 +135,8 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
       return { values: values.slice(0, limit), more: values.length > limit };
     },
     async series(request, context) {
-      return answers.series(await begin('series', request.selection, context.signal), request.groupBy, request.limit);
+      const of = await begin('series', request.selection, context.signal);
+      return answers.series(of, request.groupBy, request.limit, request.accounted);
     },
     async *profile(request, context) {
       yield* answers.profile(await begin('profile', request.selection, context.signal), request.groupBy);
@@ -150,11 +151,17 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     },
     async diff(request, context) {
       const before = await begin('diff', request.before, context.signal);
-      return answers.diff(before, answers.asked(request.after), request.limit);
+      return answers.diff(
+        before,
+        answers.asked(request.after),
+        request.limit,
+        request.by === 'module' ? 'module' : 'function',
+      );
     },
     async overview(request, context) {
       const now = await begin('overview', request.selection, context.signal);
-      const was = answers.asked({ ...request.selection, range: request.baseline } as Selection);
+      const of = request.baselineSelection ?? request.selection;
+      const was = answers.asked({ ...of, range: request.baseline } as Selection);
       return overview(now, was, request.serviceLabel || 'unit', request.limit || 20, !request.withoutFunctions);
     },
     async hosts(request, context) {

@@ -24,7 +24,7 @@ import { messageOf } from '../../src/query/selection';
 const TO = Math.floor(Date.now() / 60_000) * 60_000 - 20 * 60_000;
 const RANGE = { from: TO - 60_000, to: TO };
 const SELECTION = { range: RANGE, query: '', filters: [] };
-const OPTIONS: GraphRequest['options'] = { measure: 'weight', collapse: false, focus: '', root: '' };
+const OPTIONS: GraphRequest['options'] = { measure: 'weight', collapse: false, transforms: [], root: '' };
 
 /** Messages of the mock for a selector. */
 const messages = (query: string) => [...answersOf(asked(messageOf({ ...SELECTION, query })), ['host'])];
@@ -240,7 +240,12 @@ describe('the worker', () => {
     };
     const control = new AbortController();
     const old = ['a', 'b', 'c'].map((focus) =>
-      troubleIn(analysis.graph({ of: { id: profile.id }, options: { ...OPTIONS, focus } }, control.signal)),
+      troubleIn(
+        analysis.graph(
+          { of: { id: profile.id }, options: { ...OPTIONS, transforms: [{ op: 'focus', name: focus }] } },
+          control.signal,
+        ),
+      ),
     );
     control.abort();
     const newest = await analysis.graph({ of: { id: profile.id }, options: OPTIONS }, never());

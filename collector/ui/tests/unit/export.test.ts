@@ -11,7 +11,7 @@ import { cellsOf, gridOf, pickOf, sumOfCells } from '../../src/heat/grid';
 import { between, sumOf } from '../../src/query/timestamps';
 import { BEFORE, SERVICE, WEIGHT, dataOf, timesOf } from '../mock/exported';
 
-const OPTIONS = { measure: 'count', collapse: false, focus: '', root: '' } as const;
+const OPTIONS = { measure: 'count', collapse: false, transforms: [], root: '' } as const;
 
 const treeOf = (data: FileData) => buildTree(new Names(), open(data).profile, OPTIONS);
 

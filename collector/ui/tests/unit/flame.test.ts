@@ -13,7 +13,7 @@ import { ProfileResponseSchema } from '../../src/gen/fleetprof/collector/v1/quer
 import { Assembler, type Profile, ProfileError } from '../../src/query/profile';
 import { random } from '../mock/fleet';
 
-const OPTIONS: Options = { measure: 'weight', collapse: false, focus: '', root: '' };
+const OPTIONS: Options = { measure: 'weight', collapse: false, transforms: [], root: '' };
 
 /** A profile from lines of `a;b;c weight [end]`. */
 function profileOf(...lines: string[]): Profile {
@@ -187,7 +187,11 @@ describe('trees', () => {
     expect(lines(treeOf({ collapse: true }, 'a;a;b;b;a 1'))).toEqual(['a 0/1', 'a;b 0/1', 'a;b;a 1/1']);
   });
   test('focus keeps stacks with the function', () => {
-    expect(lines(treeOf({ focus: 'b' }, 'a;b;c 1', 'a;c 2'))).toEqual(['a 0/1', 'a;b 0/1', 'a;b;c 1/1']);
+    expect(lines(treeOf({ transforms: [{ op: 'focus', name: 'b' }] }, 'a;b;c 1', 'a;c 2'))).toEqual([
+      'a 0/1',
+      'a;b 0/1',
+      'a;b;c 1/1',
+    ]);
   });
   test('a function counts once, however often it is in a stack', () => {
     const tree = treeOf({}, 'a;b;a;b 2', 'b 1');

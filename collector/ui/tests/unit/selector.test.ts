@@ -85,5 +85,6 @@ test('the caret tells what can be completed', () => {
   expect(at('host="web-1", |')).toEqual(['label', '', '', 14, 14]);
   expect(at('host="web-1", unit=ng|')).toEqual(['value', 'unit', 'ng', 19, 21]);
   expect(at('host="web-1"|')).toBeUndefined();
-  expect(at('host |')).toBeUndefined();
+  expect(at('host |')).toEqual(['operator', 'host', '', 5, 5]);
+  expect(at('host !|')).toEqual(['operator', 'host', '!', 5, 6]);
 });

@@ -6,7 +6,7 @@ import { DataQualitySchema, SeriesResponseSchema } from '../../src/gen/fleetprof
 import { collectorTrouble as troubleOf } from '../../src/query/collectorErrors';
 import { notesOf } from '../../src/query/quality';
 import { treeOf, visible } from '../../src/tables/cgroupTree';
-import { chartOf, gapsOf, stacked } from '../../src/time/series';
+import { chartOf, gapsOf, ghostOf, stacked, sumAt } from '../../src/time/series';
 
 const SECOND = 1_000_000_000n;
 
@@ -49,6 +49,58 @@ test('steps that have nothing yet are not drawn, those that have nothing any mor
   expect(chartOf(answer, '', 30_000).times).toEqual([0, 10]);
   expect(chartOf(answer, '', 45_000).times).toEqual([0, 10, 20]);
   expect(chartOf(answer, '', 60_000).times).toEqual([0, 10, 20, 30]);
+});
+
+/** A chart of one line by step, as cores; undefined: no host sent anything. */
+function charted(startS: bigint, stepS: bigint, cores: (number | undefined)[]) {
+  const weights = cores.map((value) => BigInt(Math.round((value ?? 0) * 1000)) * stepS * 1_000_000n);
+  return chartOf(
+    create(SeriesResponseSchema, {
+      startUnixNs: startS * SECOND,
+      stepNs: stepS * SECOND,
+      lines: cores.some((value) => value) ? [{ labels: { host: 'a' }, weights, totalWeight: 1n }] : [],
+      steps: cores.map((value) => ({
+        coveredNs: value === undefined ? 0n : stepS * SECOND,
+        hosts: value === undefined ? 0n : 1n,
+        weight: value === undefined ? 0n : 1n,
+      })),
+      quality: { unit: 'nanoseconds' },
+    }),
+    'host',
+    1e12,
+  );
+}
+
+test('a baseline stands behind the chart by time, whatever steps either has', () => {
+  const chart = charted(1000n, 10n, [2, 2, 2, 2]);
+  const was = charted(0n, 20n, [1, 3]);
+  const ghost = ghostOf(chart, was, { now: 1_000_000, was: 0 }, []);
+  expect([...ghost.rates]).toEqual([1, 1, 3, 3]);
+  expect(ghost.mean).toBe(2);
+  expect(ghost.means.get('a')).toBe(2);
+});
+
+test('time without data of the baseline is missing, and not 0', () => {
+  const chart = charted(1000n, 10n, [2, 2, 2, 2]);
+  const ghost = ghostOf(chart, charted(0n, 10n, [undefined, undefined, 3, 0]), { now: 1_000_000, was: 0 }, []);
+  expect([...ghost.rates]).toEqual([Number.NaN, Number.NaN, 3, 0]);
+  expect(ghost.missing).toEqual([{ fromMs: 1_000_000, toMs: 1_020_000, state: 'none' }]);
+  // Beyond its end nothing is known either.
+  const short = ghostOf(chart, charted(0n, 10n, [1]), { now: 1_000_000, was: 0 }, []);
+  expect(short.missing).toEqual([{ fromMs: 1_010_000, toMs: 1_040_000, state: 'none' }]);
+});
+
+test('what did not run in the baseline was 0 there', () => {
+  const ghost = ghostOf(charted(1000n, 10n, [2, 2]), charted(0n, 10n, [0, 0]), { now: 1_000_000, was: 0 }, []);
+  expect([...ghost.rates]).toEqual([0, 0]);
+  expect(ghost.mean).toBe(0);
+});
+
+test('lines that are hidden are not in the baseline either', () => {
+  const chart = charted(1000n, 10n, [2, 2]);
+  const ghost = ghostOf(chart, charted(0n, 10n, [1, 1]), { now: 1_000_000, was: 0 }, ['a']);
+  expect([...ghost.rates]).toEqual([0, 0]);
+  expect(sumAt([], 0)).toBeNaN();
 });
 
 test('gaps that touch are one', () => {

@@ -31,11 +31,16 @@ test('what is written is read back', () => {
     flame: true,
     collapse: true,
     samples: true,
+    start: true,
+    bottomUp: true,
     search: '<script>\u202e',
     regex: true,
     zoom: '1a.2b',
     pan: '0.1-0.2',
-    focus: 'f(x)',
+    transforms: [
+      { op: 'focus', name: 'f(x)' },
+      { op: 'library', name: '/usr/lib/libc.so.6' },
+    ],
     fn: 'g',
     callers: '3c',
     rows: 'module',
@@ -44,13 +49,14 @@ test('what is written is read back', () => {
     bfrom: 'now-2h',
     bto: 'now-1h',
     bquery: '',
-    baseline: 'week',
+    baseline: 'deploy',
     services: 'image',
-    compare: 'sum',
+    compare: 'share',
     width: 'after',
     pick: '1-2',
     capture: '7',
     side: 'before',
+    sure: true,
     toggled: ['/a', '/b'],
   };
   expect(read(write(state))).toEqual(state);
@@ -85,4 +91,16 @@ test('another capture, or another side of it, is looked at from its start', () =
   expect(changed(state, { side: 'during' })).toMatchObject({ capture: '7', pick: '', zoom: '' });
   expect(changed(state, { capture: '8' })).toMatchObject({ side: 'during', pick: '' });
   expect(changed(state, { pick: '3-4' })).toMatchObject({ capture: '7', side: 'before', zoom: 'a' });
+});
+
+test('a link from before there were transforms focuses', () => {
+  expect(read('focus=f%28x%29').transforms).toEqual([{ op: 'focus', name: 'f(x)' }]);
+  expect(read('do=eat:x&do=merge:&do=merge:a:b').transforms).toEqual([{ op: 'merge', name: 'a:b' }]);
+});
+
+test('another transform looks at the graph from its root', () => {
+  const zoomed: State = { ...DEFAULTS, zoom: 'a.b', pan: '0.1-0.2' };
+  expect(changed(zoomed, { transforms: [{ op: 'merge', name: 'f' }] })).toMatchObject({ zoom: '', pan: '' });
+  expect(changed(zoomed, { bottomUp: true })).toMatchObject({ zoom: '' });
+  expect(changed(zoomed, { transforms: [], search: 'x' })).toMatchObject({ zoom: 'a.b' });
 });

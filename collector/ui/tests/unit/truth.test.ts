@@ -250,7 +250,7 @@ function profileOf(stacks: Record<string, number>): Profile {
   } as Profile;
 }
 
-const OPTIONS = { measure: 'weight', collapse: false, focus: '', root: '' } as const;
+const OPTIONS = { measure: 'weight', collapse: false, transforms: [], root: '' } as const;
 
 test('what was lost is not compared: shares are of what was sampled', () => {
   const tree = buildDiffTree(

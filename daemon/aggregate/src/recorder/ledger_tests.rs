@@ -57,6 +57,7 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
         labels: dict.intern_labels([(key::CGROUP, path)]),
         ns: samples * PERIOD / 1000 * 1000,
         estimated_ns: 0,
+        ..Account::default()
     };
     let mut accounts = vec![account("/", all)];
     for &(cgroup, samples) in &window.accounts {
@@ -66,6 +67,7 @@ fn add(recorder: &mut Recorder, number: u64, window: &Window) {
         accounts.clear();
     }
     recorder.add(WindowPart {
+        pressure: None,
         timestamps: &[],
         timestamps_refused: 0,
         timeless: 0,
@@ -220,9 +222,11 @@ fn accounts_are_part_of_the_memory_that_is_bounded() {
                 labels: dict.intern_labels([(key::CGROUP, format!("/a/{cgroup}").as_str())]),
                 ns: 1 << 30,
                 estimated_ns: 0,
+                ..Account::default()
             })
             .collect();
         recorder.add(WindowPart {
+            pressure: None,
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,

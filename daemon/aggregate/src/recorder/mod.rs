@@ -43,7 +43,8 @@ use cgroup::usage::UsageStats;
 use growth::Growth;
 use host::time::MonotonicTime;
 use profile::{
-    Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Quality, SampleKey, StackId,
+    Account, Dictionary, FrameKind, FrameRef, LOST_FRAME, OTHER_FRAME, Pressure, Quality,
+    SampleKey, StackId,
 };
 use std::collections::VecDeque;
 use std::time::Duration;
@@ -116,6 +117,9 @@ pub struct WindowPart<'a> {
     /// The kernel's accounting of the complete window, with ids of [`Recorder::dict_mut`]. Comes
     /// with the part that closes the window. Empty: nothing was measured.
     pub accounts: &'a [Account],
+    /// For how long tasks of the host waited in the complete window; comes with its last part.
+    /// `None`: not known.
+    pub pressure: Option<Pressure>,
     /// When the samples were taken; rows are places in `rows` as it was given. Either all samples
     /// are here, among those refused or timeless, or no times are kept of the part.
     pub timestamps: &'a [RawTimestamp],
@@ -199,6 +203,7 @@ struct Part {
     quality: Quality,
     block: Block,
     accounts: Accounts,
+    pressure: Option<Pressure>,
     times: Times,
 }
 
@@ -352,6 +357,7 @@ impl Recorder {
             mut quality,
             rows,
             accounts,
+            pressure,
             timestamps,
             timestamps_refused,
             timeless,
@@ -383,6 +389,7 @@ impl Recorder {
             quality,
             block,
             accounts: Accounts::seal(accounts.iter().copied(), self.accounts_max()),
+            pressure,
             times,
         });
         progress.end = end;
@@ -522,6 +529,7 @@ impl Part {
             quality: Quality::default(),
             block: Block::default(),
             accounts: Accounts::default(),
+            pressure: None,
             times: Times::default(),
         };
         for part in parts.clone() {
@@ -532,6 +540,8 @@ impl Part {
                 whole.period = 0;
             }
             whole.quality += part.quality;
+            // Of a window that has just closed it is in the last part; it is not asked for later.
+            whole.pressure = part.pressure;
         }
         let period = parts.clone().last().map_or(0, |part| part.block.period());
         whole.block = Block::merge(parts.clone().map(|part| &part.block), period);

@@ -9,7 +9,7 @@ use super::block::{Block, Row};
 use super::times::Times;
 use super::{Part, Recorder};
 use host::time::MonotonicTime;
-use profile::{Account, Dictionary, Quality};
+use profile::{Account, Dictionary, Pressure, Quality};
 
 /// A window that has just closed.
 pub struct ClosedWindow<'a> {
@@ -21,6 +21,8 @@ pub struct ClosedWindow<'a> {
     pub period: u64,
     /// What was taken and missed.
     pub quality: Quality,
+    /// For how long tasks of the host waited; `None` if that is not known.
+    pub pressure: Option<Pressure>,
     /// The event that was sampled.
     pub event: &'a str,
     /// Unit of weights.
@@ -78,6 +80,7 @@ impl Recorder {
             end: whole.end,
             period: whole.period,
             quality: whole.quality,
+            pressure: whole.pressure,
             event: &self.event,
             unit: &self.unit,
             dict: &self.dict,

@@ -57,6 +57,7 @@ pub(super) fn row(
 fn add(recorder: &mut Recorder, start_s: u64, length_s: u64, closes: bool, mut rows: Vec<Row>) {
     let taken = rows.iter().map(|row| row.1.count).sum();
     recorder.add(WindowPart {
+        pressure: None,
         timestamps: &[],
         timestamps_refused: 0,
         timeless: 0,

@@ -232,6 +232,7 @@ mod tests {
             rows.push(row(recorder, "/a", "c", &["main", function], 1));
         }
         recorder.add(WindowPart {
+            pressure: None,
             start: MonotonicTime(start_s * SECOND),
             end: MonotonicTime((start_s + 10) * SECOND),
             closes,
@@ -351,6 +352,7 @@ mod tests {
         add(&mut recorder, 10, true, &[(MS, "a")]);
         let mut rows = vec![row(&mut recorder, "/a", "c", &["main"], 1)];
         recorder.add(WindowPart {
+            pressure: None,
             start: MonotonicTime(20 * SECOND),
             end: MonotonicTime(30 * SECOND),
             closes: true,

@@ -184,6 +184,7 @@ impl Rig {
             rows.push((key, value));
         }
         recorder.add(WindowPart {
+            pressure: None,
             start: MonotonicTime(start_ms * 1_000_000),
             end: MonotonicTime((start_ms + 1000) * 1_000_000),
             closes: false,

@@ -25,6 +25,7 @@ use std::sync::mpsc::{Receiver, sync_channel};
 
 mod endings;
 mod hung;
+mod waiting;
 mod withheld;
 
 const S: u64 = 1_000_000_000;
@@ -128,10 +129,16 @@ impl Run {
             labels,
             ns: 5000,
             estimated_ns: 1000,
+            throttled_ns: Some(3000),
+            limit_millicores: 200,
         }];
         let start = MonotonicTime(self.at);
         self.at += S;
         self.recorder.add(WindowPart {
+            pressure: Some(profile::Pressure {
+                cpu_ns: 70,
+                ..profile::Pressure::default()
+            }),
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,

@@ -184,6 +184,7 @@ impl FakeHost {
         }
         let taken = samples.iter().map(|sample| sample.2).sum();
         recorder.add(WindowPart {
+            pressure: None,
             timestamps: &[],
             timestamps_refused: 0,
             timeless: 0,

@@ -33,6 +33,7 @@ async fn forgetful() -> (tempfile::TempDir, Running, Client) {
     });
     let start = host.started.plus(DAY);
     recorder.add(WindowPart {
+        pressure: None,
         start,
         end: start.plus(Duration::from_secs(1)),
         closes: true,

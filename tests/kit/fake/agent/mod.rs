@@ -401,6 +401,12 @@ impl AgentService for Fake {
             total_count: total,
             total_weight: total * PERIOD,
             expected_ns: total * PERIOD / 99 * 100,
+            // The agent says it of units only.
+            throttling: (!unit.is_empty()).then(|| Throttling {
+                throttled_ns: total * PERIOD / 4,
+                used_ns: total * PERIOD,
+                limit_millicores: 1500,
+            }),
             ..Cgroup::default()
         };
         let container = "3f2a9c0d1e2f3a4b5c6d7e8f90a1b2c3d4e5f60718293a4b5c6d7e8f90a1b2c3";

@@ -241,7 +241,7 @@ fn host(id: &str, name: &str, age_s: i64) -> Host {
             agent_version: "0.1.0".into(),
             labels: [("region".to_owned(), "eu\x1b]0;x\x07".to_owned())].into(),
             spool: Some(SpoolState::default()),
-            health: None,
+            ..HostFacts::default()
         }),
         first_seen_unix_ns: NOW_NS - 86_400 * S,
         last_seen_unix_ns: NOW_NS - age_s * S,
@@ -321,13 +321,71 @@ impl QueryService for Fake {
 
     async fn label_values(
         &self,
-        _: Request<LabelValuesRequest>,
+        request: Request<LabelValuesRequest>,
     ) -> Result<Response<LabelValuesResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
+        let request = request.into_inner();
+        let details = format!("{} {}", request.name, request.prefix);
+        self.admit("label_values", details).await?;
+        let all = everything(self.behaviour.empty);
+        let values: std::collections::BTreeSet<String> = all
+            .samples
+            .keys()
+            .filter_map(|sample| all.dict.label(sample.labels, &request.name))
+            .filter(|value| value.starts_with(&request.prefix))
+            .map(str::to_owned)
+            .collect();
+        Ok(Response::new(LabelValuesResponse {
+            values: values.into_iter().collect(),
+            more: false,
+            quality: None,
+        }))
     }
 
-    async fn series(&self, _: Request<SeriesRequest>) -> Result<Response<SeriesResponse>, Status> {
-        Err(Status::unimplemented("not needed"))
+    /// Two lines of four steps, of which the third has no data and half of the second was lost.
+    async fn series(
+        &self,
+        request: Request<SeriesRequest>,
+    ) -> Result<Response<SeriesResponse>, Status> {
+        let request = request.into_inner();
+        let details = format!(
+            "[{}] by {:?} accounted {}",
+            shown(&request.selection),
+            request.group_by,
+            request.accounted
+        );
+        self.admit("series", details).await?;
+        let step_ns = request.step_ns.max(10 * S as u64);
+        let line = |host: &str, cores: [u64; 4]| SeriesLine {
+            labels: match request.group_by.first() {
+                Some(label) => [(label.clone(), host.to_owned())].into(),
+                None => Default::default(),
+            },
+            weights: cores.map(|cores| cores * step_ns).into(),
+            total_weight: cores.iter().sum::<u64>() * step_ns,
+            rest: false,
+        };
+        let step = |hosts, lost_weight| SeriesStep {
+            covered_ns: hosts * step_ns,
+            hosts,
+            weight: 100,
+            lost_weight,
+        };
+        let lines = match self.behaviour.empty {
+            true => Vec::new(),
+            false => vec![
+                line(HOSTS[0].0, [2, 2, 0, 4]),
+                line(HOSTS[2].0, [1, 1, 0, 1]),
+            ],
+        };
+        Ok(Response::new(SeriesResponse {
+            start_unix_ns: NOW_NS - 4 * step_ns as i64,
+            step_ns,
+            lines,
+            quality: self.quality_of_answer(&everything(self.behaviour.empty)),
+            rest_lines: 0,
+            steps: vec![step(2, 0), step(2, 50), step(0, 0), step(2, 0)],
+            accounted: request.accounted,
+        }))
     }
 
     async fn profile(
@@ -428,6 +486,7 @@ impl QueryService for Fake {
             after: self.quality_of_answer(&after),
             before_sampled: Some(sampled),
             after_sampled: Some(sampled),
+            hosts_differ: false,
         }))
     }
 

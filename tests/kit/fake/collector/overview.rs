@@ -3,7 +3,8 @@
 
 use super::{Behaviour, HOSTS, NOW_NS, S};
 use proto::collector::{
-    Change, DataQuality, Outlier, OverviewFunction, OverviewResponse, OverviewRow,
+    Change, DataQuality, Outlier, OverviewFunction, OverviewResponse, OverviewRow, PressedHost,
+    Resource, ThrottledCgroup,
 };
 
 /// Minutes of both sides.
@@ -93,6 +94,48 @@ pub(super) fn overview(behaviour: &Behaviour, quality: Option<DataQuality>) -> O
             hosts: 6,
             in_baseline: false,
         }],
+        throttled: vec![
+            ThrottledCgroup {
+                host: HOSTS[1].0.into(),
+                cgroup: "/system.slice/api.service".into(),
+                service: "api.service".into(),
+                share: 0.62,
+                baseline_share: Some(0.0),
+                cores: 1.31,
+                limit_cores: 0.8,
+                since_unix_ns: at(41),
+                ..ThrottledCgroup::default()
+            },
+            ThrottledCgroup {
+                host: HOSTS[2].0.into(),
+                cgroup: "/kubepods/\u{202e}x".into(),
+                container: "sidecar\x1b[31m".into(),
+                share: 0.07,
+                cores: 0.04,
+                ..ThrottledCgroup::default()
+            },
+            ThrottledCgroup {
+                host: HOSTS[0].0.into(),
+                cgroup: "/system.slice/batch.service".into(),
+                service: "batch.service".into(),
+                share: 0.4,
+                baseline_share: Some(0.41),
+                cores: 0.2,
+                limit_cores: 0.3,
+                in_baseline: true,
+                ..ThrottledCgroup::default()
+            },
+        ],
+        throttling_known: true,
+        pressed: vec![PressedHost {
+            host: HOSTS[1].0.into(),
+            resource: Resource::Cpu.into(),
+            share: 0.71,
+            baseline_share: Some(0.12),
+            since_unix_ns: at(41),
+            ..PressedHost::default()
+        }],
+        pressure_hosts: 2,
         ..answer
     }
 }

@@ -1,5 +1,7 @@
-//! CPU time over time from the kernel's accounting, read from the metadata of windows: no head and
-//! no block is read.
+//! CPU time over time from the kernel's accounting, and what hosts and cgroups waited for, read from
+//! the metadata of windows: no head and no block is read.
+
+mod waiting;
 
 use super::super::chunk::CHUNK_NS;
 use super::super::chunk_slice::ends;
@@ -13,17 +15,29 @@ use super::activity::{host_is_selected, labels_of};
 use super::plan::{Read, level_of};
 use super::{Stop, each_partition, kept_labels, select, slices};
 use crate::store::query::{AccountSums, Axis, QueryBudget, add_line};
-use crate::store::{LabelSet, Scope, StoreError};
+use crate::store::{LabelSet, PressureSum, Scope, StoreError};
 use crate::sync::read;
 use ::profile::{GroupBy, LabelSetId, key};
 use hashbrown::HashMap;
 use std::sync::Arc;
+use waiting::{FoundThrottled, Throttled};
 
 /// Times by step. Unit: nanoseconds.
 type Line = Vec<i128>;
 
 /// By host: the time of its windows by step. Unit: nanoseconds.
 type Covered = HashMap<String, Vec<u64>>;
+
+/// By host: for how long its tasks waited by step; only of hosts that say it.
+type Pressed = HashMap<String, Vec<PressureSum>>;
+
+/// What a partition has.
+struct Found {
+    lines: HashMap<LabelSet, Line>,
+    covered: Covered,
+    pressed: Pressed,
+    throttled: FoundThrottled,
+}
 
 /// Lines of one partition while it is read.
 struct Lines {
@@ -49,14 +63,25 @@ pub fn accounted(
         ..Read::default()
     };
     let mut lines: HashMap<LabelSet, Line> = HashMap::new();
-    let mut hosts = Covered::new();
+    let (mut hosts, mut pressure) = (Covered::new(), Pressed::new());
+    let mut throttled = FoundThrottled::default();
     each_partition(
         reader,
         scope.range,
         budget,
         |partition, budget| read_partition(partition, scope, group_by, axis, budget),
-        |(found, covered), budget| {
-            for (host, line) in covered {
+        |found: Found, budget| {
+            throttled.add(found.throttled, budget);
+            for (host, line) in found.pressed {
+                match pressure.get_mut(&host) {
+                    Some(sum) => {
+                        budget.release(line.len() * size_of::<PressureSum>());
+                        sum.iter_mut().zip(line).for_each(|(sum, of)| *sum += of);
+                    }
+                    None => drop(pressure.insert(host, line)),
+                }
+            }
+            for (host, line) in found.covered {
                 match hosts.get_mut(&host) {
                     Some(sum) => {
                         budget.release(line.len() * size_of::<u64>());
@@ -65,7 +90,7 @@ pub fn accounted(
                     None => drop(hosts.insert(host, line)),
                 }
             }
-            for (labels, line) in found {
+            for (labels, line) in found.lines {
                 match lines.get_mut(&labels) {
                     Some(sum) => {
                         budget.release(line.len() * size_of::<i128>());
@@ -79,9 +104,13 @@ pub fn accounted(
             Ok(())
         },
     )?;
+    let (throttled, throttling_known) = throttled.finish();
     Ok(AccountSums {
         lines,
         hosts,
+        pressure,
+        throttled,
+        throttling_known,
         resolution: used.resolution(),
     })
 }
@@ -92,7 +121,7 @@ fn read_partition(
     group_by: &GroupBy,
     axis: Axis,
     budget: &mut QueryBudget<'_>,
-) -> Result<(HashMap<LabelSet, Line>, Covered), Stop> {
+) -> Result<Found, Stop> {
     let dict = partition.dict(false)?;
     let slices = slices(partition, scope.range);
     let (from, to) = ends(&slices);
@@ -102,6 +131,7 @@ fn read_partition(
     budget.hold(held)?;
     let limits = budget.limits;
     let mut lines = Lines::new(axis);
+    let mut throttled = Throttled::new(axis);
     let mut hosts = Hosts::new(axis, |labels| {
         let labels = labels_of(&read(&dict), labels);
         let taken = host_is_selected(&scope.selector, &labels) && limits.tells_of(&labels);
@@ -112,6 +142,7 @@ fn read_partition(
             if taken.get(labels as usize).is_some_and(|taken| *taken) {
                 let kept = || kept_labels(&read(&dict), LabelSetId(labels), group_by);
                 lines.add(at, labels, account.ns - account.below_ns, kept, budget)?;
+                throttled.add(at, labels, account.throttling, budget)?;
             }
         }
         Ok::<(), StoreError>(())
@@ -172,8 +203,14 @@ fn read_partition(
     view.close(partition);
     budget.release(held);
     read_all?;
-    let covered = hosts.covered;
-    Ok((lines.into_map(), covered))
+    let dict = read(&dict);
+    let throttled = throttled.finish(&dict, budget)?;
+    Ok(Found {
+        lines: lines.into_map(),
+        covered: hosts.covered,
+        pressed: hosts.pressed,
+        throttled,
+    })
 }
 
 /// The time of windows by host and step, while a partition is read.
@@ -183,6 +220,7 @@ struct Hosts<N> {
     name_of: N,
     names: HashMap<u32, Option<String>>,
     covered: Covered,
+    pressed: Pressed,
 }
 
 impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
@@ -192,6 +230,7 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
             name_of,
             names: HashMap::new(),
             covered: Covered::new(),
+            pressed: Pressed::new(),
         }
     }
 
@@ -202,7 +241,8 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
     ) -> Result<(), StoreError> {
         let range = window.range;
         let ns = range.end_unix_ns.saturating_sub(range.start_unix_ns);
-        self.add(range.start_unix_ns, window.host_labels, ns, budget)
+        let of = (ns, window.pressure_sum());
+        self.add(range.start_unix_ns, window.host_labels, of, budget)
     }
 
     /// Adds windows that start in one step. What follows one another is one span, which is as long
@@ -213,10 +253,11 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
         summary: &Summary,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), StoreError> {
-        for (&(_, labels), (_, presence)) in &summary.hosts {
+        for (&(_, labels), (sum, presence)) in &summary.hosts {
             let spans = presence.spans.iter();
             let lengths = spans.map(|(start, end)| end.saturating_sub(*start));
-            self.add(at, labels, lengths.fold(0, i64::saturating_add), budget)?;
+            let ns = lengths.fold(0, i64::saturating_add);
+            self.add(at, labels, (ns, sum.pressure), budget)?;
         }
         Ok(())
     }
@@ -225,7 +266,7 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
         &mut self,
         at: i64,
         labels: u32,
-        ns: i64,
+        (ns, pressure): (i64, PressureSum),
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), StoreError> {
         let name = self.names.entry(labels);
@@ -239,6 +280,17 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
         let line = self.covered.get_mut(name.as_str());
         if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
             *sum = sum.saturating_add(ns.max(0).unsigned_abs());
+        }
+        if pressure.covered_ns > 0 {
+            if !self.pressed.contains_key(name.as_str()) {
+                let line = vec![PressureSum::default(); self.axis.steps];
+                budget.hold(size_of_val(&line[..]) + name.len())?;
+                self.pressed.insert(name.clone(), line);
+            }
+            let line = self.pressed.get_mut(name.as_str());
+            if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
+                *sum += pressure;
+            }
         }
         Ok(())
     }

@@ -132,6 +132,7 @@ fn read_partition(
         *rows.entry(labels).or_default() += LabelSum {
             expected_ns: account.ns - account.below_ns,
             estimated_ns: account.estimated_ns - account.below_estimated_ns,
+            throttling: account.throttling,
             ..LabelSum::default()
         };
     }

@@ -1,0 +1,64 @@
+// One line on the selection: how much, where, compared with when, and how complete it is.
+
+import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
+import { series } from '../query/client';
+import { lossOf, lostPart } from '../query/quality';
+import { useQuery } from '../query/useQuery';
+import { useSelectionState } from '../state/store';
+import * as format from '../text/format';
+import { type Chart, meanOf } from '../time/series';
+import type { PageProps } from './page';
+import { changeText } from './verdictText';
+import { type Was, useWas } from './was';
+
+interface Props extends PageProps {
+  chart: Chart | undefined;
+  quality: DataQuality | undefined;
+}
+
+export function Verdict({ chart, quality, now }: Props) {
+  const { filters } = useSelectionState('filters');
+  const { was } = useWas();
+  const before = useQuery(was && `verdict\n${was.key}`, (signal) => series((was as Was).selection, '', signal));
+  const mean = chart
+    ? chart.lines.reduce((sum, line) => sum + line.mean, chart.lines.length ? 0 : Number.NaN)
+    : Number.NaN;
+  const meanBefore = was && before.data ? meanOf(before.data, now()) : Number.NaN;
+  const hosts = Number(quality?.hosts ?? 0n);
+  const words = was?.words === 'previous period' ? 'the previous period' : (was?.words ?? '');
+  const when = was?.words === 'previous period' ? `in ${words}` : words;
+  const change = changeText(mean, meanBefore);
+  const unit = chart?.unit === 'nanoseconds' ? 'cores' : `${chart?.unit || 'samples'}/s`;
+  const lost = quality?.sampling && lostPart(quality.sampling);
+  return (
+    <p class="verdict" aria-live="polite">
+      {chart && chart.lines.length === 0 ? (
+        <span class="soft">No CPU time in this selection</span>
+      ) : chart && Number.isFinite(mean) ? (
+        <>
+          <b>
+            {format.significant(mean)} {unit}
+          </b>{' '}
+          {hosts > 0 && <>on {format.plural(hosts, 'host')}</>}
+          {change === 'nothing' && <> · none {when}</>}
+          {change !== '' && change !== 'nothing' && (
+            <>
+              {' '}
+              · <span class="verdict-change">{change}</span> compared with {words}
+            </>
+          )}
+          {was && before.data && change === '' && mean > 0 && <span class="soft"> · no data {when}</span>}
+          {lost !== undefined && (
+            <>
+              {' '}
+              · <span class={lossOf(quality?.sampling, '') ? 'warned' : ''}>lost {format.percent(lost)}</span>
+            </>
+          )}
+          {filters.length > 0 && <span class="soft"> · without the filters of functions</span>}
+        </>
+      ) : (
+        <span class="soft">{chart ? 'CPU not known in this range' : ' '}</span>
+      )}
+    </p>
+  );
+}
