@@ -2,9 +2,9 @@
 
 use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
-    annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events, exit,
-    heatmap, hosts, import, join, labels, login, man, overview, page, pins, profile_cmd, series,
-    status, symbols, tail, top, users,
+    alerts, annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events,
+    exit, heatmap, hosts, import, incidents, join, labels, login, man, overview, page, pins,
+    profile_cmd, series, status, symbols, tail, top, users,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use profile::fleet::COLLECTOR_PORT;
@@ -72,7 +72,7 @@ Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR replace the options --agent
 NO_COLOR turns colour off.
 
 A collector answers status, doctor, hosts, cgroups, top, profile, labels, series, diff, capture, annotate, captures, pins, \
-events, symbols, page, users, whoami and audit; the other commands need an agent.
+events, alerts, incidents, symbols, page, users, whoami and audit; the other commands need an agent.
 
 {}",
         exit::HELP
@@ -116,6 +116,10 @@ pub enum Command {
     Pins(pins::Args),
     /// List deploys and notes of a fleet; add or delete one
     Events(events::Args),
+    /// List what is firing, pending or without data, by the rules of a collector
+    Alerts(alerts::Args),
+    /// List incidents with their timelines; open, acknowledge and close them
+    Incidents(incidents::Args),
     /// Upload symbol tables to a collector, so that stripped programs have names
     Symbols(symbols::Args),
     /// Print a line for each window as it closes

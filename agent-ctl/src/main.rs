@@ -14,6 +14,7 @@ macro_rules! note {
     };
 }
 
+mod alerts;
 mod annotate;
 mod audit;
 mod capture;
@@ -42,6 +43,7 @@ mod group_by;
 mod heatmap;
 mod hosts;
 mod import;
+mod incidents;
 mod join;
 mod labels;
 mod listen_tls;
@@ -152,6 +154,8 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Series(args) => series::run(&out, &connection, args).await,
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
+        Command::Incidents(args) => incidents::run(&out, &connection, args).await,
+        Command::Alerts(args) => alerts::run(&out, &connection, args).await,
         Command::Events(args) => events::run(&out, &connection, args).await,
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,
         Command::Tail(args) => tail::run(&out, &connection, args).await,

@@ -7,6 +7,7 @@
 //! A file that another tool replaces is read again, so its directory is readable, and the directory
 //! of what it links to.
 
+use crate::alerts;
 use crate::config::{Config, Engine, Sandbox as Mode};
 use sandbox::{Calls, Reach, Report, Sandbox};
 use std::path::{Path, PathBuf};
@@ -134,6 +135,8 @@ fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
     ];
     let named = named.into_iter().flatten();
     let named = named.chain(&config.identity.outside.ca_files);
+    let receivers = config.receivers.iter();
+    let named = named.chain(receivers.filter_map(|one| one.url_file.as_ref()));
     named.map(PathBuf::as_path).chain(file).collect()
 }
 
@@ -147,6 +150,7 @@ fn urls(config: &Config) -> Vec<String> {
         urls.push(config.clickhouse.url.clone());
     }
     urls.extend(config.auth.oidc.issuer.clone());
+    urls.extend(alerts::addresses(&config.receivers));
     urls
 }
 
@@ -252,6 +256,16 @@ mod tests {
         );
         config.auth.oidc.issuer = Some("https://login.example:9443/realm".to_owned());
         assert!(reach(&config, None).ports.contains(&9443));
+        let receiver = |port: u16| crate::config::Receiver {
+            name: "chat".to_owned(),
+            format: "slack".to_owned(),
+            url: Some(crate::config::alerts::SecretUrl(format!(
+                "http://10.0.0.1:{port}/x"
+            ))),
+            url_file: None,
+        };
+        config.receivers = vec![receiver(9094)];
+        assert!(reach(&config, None).ports.contains(&9094));
         config.store = Engine::ClickHouse;
         assert!(reach(&config, None).any_port);
     }

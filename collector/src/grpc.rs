@@ -1,13 +1,15 @@
 //! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
 //! and PinUploadService for pins) and people (QueryService, CaptureService, PinService,
-//! AnnotationService, SymbolService, FleetService and AccessService), with health and reflection.
-//! The one for other machines serves the same without reflection, plus EnrollmentService, behind
-//! the gate (`identity/gate.rs`).
+//! AnnotationService, AlertService, IncidentService, SymbolService, FleetService and
+//! AccessService), with health and reflection. The one for other machines serves the same without reflection, plus
+//! EnrollmentService, behind the gate (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
+use crate::alerts::{Alerts, limits::REQUEST_BYTES_MAX as ALERT_BYTES_MAX};
 use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
 use crate::control::{Control, limits::MESSAGE_BYTES_MAX as REPORT_BYTES_MAX};
 use crate::identity::{self, Enrollment, Fleet, FleetAdmin, Gatekeeper, MemberPeer};
+use crate::incidents::{Incidents, limits::REQUEST_BYTES_MAX as INCIDENT_BYTES_MAX};
 use crate::ingest::limits::MESSAGE_BYTES_MAX;
 use crate::ingest::{Ingest, stopped};
 use crate::listen;
@@ -17,11 +19,13 @@ use crate::query::{Queries, REQUEST_BYTES_MAX};
 use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
 use proto::collector::access_service_server::AccessServiceServer;
+use proto::collector::alert_service_server::AlertServiceServer;
 use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::control_service_server::ControlServiceServer;
 use proto::collector::enrollment_service_server::EnrollmentServiceServer;
 use proto::collector::fleet_service_server::FleetServiceServer;
+use proto::collector::incident_service_server::IncidentServiceServer;
 use proto::collector::ingest_service_server::IngestServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::pin_upload_service_server::PinUploadServiceServer;
@@ -89,6 +93,10 @@ pub struct Services {
     pub queries: Queries,
     /// What happened to the fleet.
     pub annotations: Annotations,
+    /// Alerts.
+    pub alerts: Alerts,
+    /// Incidents.
+    pub incidents: Incidents,
     /// Symbols that people upload.
     pub symbols: Symbols,
     /// Members of the fleet, where other hosts can connect.
@@ -105,6 +113,8 @@ type Questions = QueryServiceServer<Queries>;
 type Captures = CaptureServiceServer<Control>;
 type Pinned = PinServiceServer<Pins>;
 type Annotated = AnnotationServiceServer<Annotations>;
+type Alarmed = AlertServiceServer<Alerts>;
+type Troubled = IncidentServiceServer<Incidents>;
 type Named = SymbolServiceServer<Symbols>;
 type Members = FleetServiceServer<FleetAdmin>;
 type Access = AccessServiceServer<AccessAdmin>;
@@ -136,6 +146,8 @@ impl Services {
             agents,
             queries,
             annotations,
+            alerts,
+            incidents,
             symbols,
             fleet,
             access,
@@ -158,6 +170,14 @@ impl Services {
             .max_decoding_message_size(ANNOTATION_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
+        let alarmed = Alarmed::new(alerts)
+            .max_decoding_message_size(ALERT_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
+        let troubled = Troubled::new(incidents)
+            .max_decoding_message_size(INCIDENT_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
         let named = Named::new(symbols)
             .max_decoding_message_size(UPLOAD_BYTES_MAX)
             .accept_compressed(Zstd)
@@ -173,6 +193,8 @@ impl Services {
             .add_service(evidence)
             .add_service(pinned)
             .add_service(annotated)
+            .add_service(alarmed)
+            .add_service(troubled)
             .add_service(named)
             .add_service(access);
         if let Some(fleet) = fleet {

@@ -2,6 +2,7 @@
 #![forbid(unsafe_code)]
 
 pub mod access;
+pub mod alerts;
 pub mod annotations;
 pub mod audit;
 pub mod config;
@@ -11,11 +12,13 @@ mod durable;
 mod evidence;
 pub mod grpc;
 pub mod identity;
+pub mod incidents;
 pub mod ingest;
 pub mod listen;
 mod memory;
 pub mod metrics;
 pub mod oidc;
+mod outbound;
 mod percent;
 pub mod pins;
 pub mod query;

@@ -110,9 +110,9 @@ enum Exit {
 /// Most threads of the runtime. Streams cost little; more only wake each other up.
 const WORKERS_MAX: usize = 8;
 
-/// Blocking threads besides those of queries: status or metrics, and shutdown. Queries write their
-/// files in their own place, and pushes have a thread of their own.
-const BLOCKING_SPARE: usize = 8;
+/// Blocking threads besides those of queries: status or metrics, alerts, evidence, and shutdown.
+/// Queries write their files in their own place, and pushes have a thread of their own.
+const BLOCKING_SPARE: usize = 12;
 
 /// Time for blocking calls to end after everything else has.
 const RUNTIME_END: Duration = Duration::from_secs(2);

@@ -89,6 +89,7 @@ counted! {
         "profile" ask_profile [CALL_SECONDS],
         "diff" ask_diff [CALL_SECONDS],
         "overview" ask_overview [CALL_SECONDS],
+        "alert" ask_alert [CALL_SECONDS],
         "series" ask_series [CALL_SECONDS],
         "top" ask_top [CALL_SECONDS],
         "labels" ask_labels [CALL_SECONDS],
@@ -183,6 +184,44 @@ counted! {
         "no_room" deploys_dropped;
     /// Failed writes of found deploys; the collector retries.
     Counter fleetprof_collector_annotations_failed_total = annotations_failed;
+    /// Alerts by state.
+    Gauge fleetprof_collector_alerts{state} =
+        "pending" alerts_pending,
+        "firing" alerts_firing,
+        "no_data" alerts_dark;
+    /// Evaluations of rules for alerts, by outcome.
+    Counter fleetprof_collector_alert_evaluations_total{outcome} =
+        "ok" alert_evaluations,
+        "failed" alert_evaluations_failed;
+    /// Time of a round in which all rules for alerts are evaluated.
+    Histogram fleetprof_collector_alert_round_duration_seconds = alert_round [CALL_SECONDS];
+    /// Groups of rules that are not judged because there are too many.
+    Gauge fleetprof_collector_alert_groups_left_out = alert_groups_left_out;
+    /// Failed reads and writes of the state of alerts; changes wait until one works.
+    Counter fleetprof_collector_alert_state_failed_total = alert_state_failed;
+    /// Notifications that wait for their receiver.
+    Gauge fleetprof_collector_alert_notifications_waiting = notifications_waiting;
+    /// Notifications by outcome: accepted by the receiver; refused by it again and again; given up
+    /// because it was away for a day; dropped because too many waited; for a receiver that is no
+    /// longer configured.
+    Counter fleetprof_collector_alert_notifications_total{outcome} =
+        "sent" notifications_sent,
+        "refused" notifications_refused,
+        "given_up" notifications_given_up,
+        "dropped" notifications_dropped,
+        "no_receiver" notifications_orphaned;
+    /// Failed attempts to send a notification; the collector retries.
+    Counter fleetprof_collector_alert_attempts_failed_total = attempts_failed;
+    /// Incidents in the database.
+    Gauge fleetprof_collector_incidents = incidents;
+    /// Disk space of the evidence of incidents.
+    Gauge fleetprof_collector_incidents_bytes = incident_bytes;
+    /// Incidents opened, by people, alerts and pins.
+    Counter fleetprof_collector_incidents_opened_total = incidents_opened;
+    /// Pieces of evidence kept for incidents.
+    Counter fleetprof_collector_incident_evidence_total = incident_evidence;
+    /// Failed reads and writes of incidents.
+    Counter fleetprof_collector_incidents_failed_total = incidents_failed;
     /// 1 while the symbol database cannot be opened, so functions without a name from their agent
     /// stay unnamed.
     Gauge fleetprof_collector_symbols_unavailable = symbols_unavailable;

@@ -10,6 +10,7 @@ use crate::audit::Event;
 use crate::config::Config;
 use crate::grpc::{self, GrpcError};
 use crate::identity::{FleetAdmin, IdentityError};
+use crate::incidents::Sources;
 use crate::ingest::{Hosts, Ingest, StorePanicked, stopped};
 use crate::listen::ListenError;
 use crate::metrics::Metrics;
@@ -138,9 +139,25 @@ pub async fn serve_confined(
     let annotations = parts::annotations(config, (&clock, &audit), &metrics, &ending);
     annotations.ready().await;
     ingest.watched_by(Arc::new(annotations.clone()));
-    let pins = parts::pins(config, &queries, clock, &metrics, &ending);
+    let page = pages::address(config, &addresses);
+    let asked_by = (&queries, page.url.clone());
+    let alerts = parts::alerts(config, asked_by, &clock, &metrics, &ending);
+    let pins = parts::pins(config, &queries, clock.clone(), &metrics, &ending);
+    let sources = Sources {
+        queries: queries.clone(),
+        pins: pins.clone(),
+        control: control.clone(),
+        alerts: alerts.clone(),
+    };
+    let by = (&clock, &audit);
+    let sources = (sources, page.url.clone());
+    let incidents = parts::incidents(config, sources, by, &metrics, &ending);
+    let page_url: Arc<str> = page.url.as_str().into();
     let mut housekeeping = JoinSet::new();
     housekeeping.spawn(annotations.clone().keep());
+    housekeeping.spawn(alerts.clone().keep());
+    housekeeping.spawn(incidents.clone().keep());
+    let mut notifying = tokio::spawn(alerts.clone().deliver());
     housekeeping.spawn(pins.clone().keep_bounds());
     housekeeping.spawn(control.clone().keep_bounds());
     housekeeping.spawn(control.clone().announce());
@@ -153,7 +170,6 @@ pub async fn serve_confined(
         pins: pins.clone(),
     };
     let admin = fleet.clone().zip(addresses.tls);
-    let page = pages::address(config, &addresses);
     let access = match (&people, &fleet) {
         (Some(people), Some(fleet)) => {
             let id = fleet.authority.fleet_id();
@@ -167,6 +183,8 @@ pub async fn serve_confined(
         agents,
         queries: queries.clone(),
         annotations: annotations.clone(),
+        alerts: alerts.clone(),
+        incidents: incidents.clone(),
         symbols: symbols.clone(),
         fleet: admin.map(|(fleet, listen)| {
             FleetAdmin::new(fleet, config.listen.advertised(listen), audit.clone())
@@ -209,6 +227,9 @@ pub async fn serve_confined(
         control: control.clone(),
         pins: pins.clone(),
         annotations: annotations.clone(),
+        alerts: alerts.clone(),
+        incidents: incidents.clone(),
+        page: page_url,
     };
     let mut serving = JoinSet::new();
     for page in pages {
@@ -235,9 +256,11 @@ pub async fn serve_confined(
     // Receivers are alive: the tasks hold them.
     let _ = shutdown.send(true);
     if failure.is_none() {
-        drain(&ingest, &mut grpc, &mut http, config.shutdown.grace()).await;
+        let serving = (&mut grpc, &mut http);
+        drain(&ingest, serving, &mut notifying, config.shutdown.grace()).await;
     }
     housekeeping.abort_all();
+    notifying.abort();
     grpc.abort();
     http.abort();
     upkeep.stop();
@@ -274,8 +297,8 @@ fn pushing_failure(ended: Result<Result<(), StorePanicked>, JoinError>) -> Serve
 /// Lets what is under way come to its end, for so long.
 async fn drain(
     ingest: &Ingest,
-    grpc: &mut JoinHandle<Result<(), GrpcError>>,
-    http: &mut JoinHandle<()>,
+    (grpc, http): (&mut JoinHandle<Result<(), GrpcError>>, &mut JoinHandle<()>),
+    notifying: &mut JoinHandle<()>,
     grace: Duration,
 ) {
     let all = async {
@@ -283,6 +306,8 @@ async fn drain(
         // How they end does not matter any more.
         let _ = grpc.await;
         let _ = http.await;
+        // What is being sent is not sent again.
+        let _ = notifying.await;
     };
     if tokio::time::timeout(grace, all).await.is_err() {
         tracing::warn!(

@@ -33,7 +33,7 @@ use May::{Everybody, Hosts, People};
 use Role::{Admin, Metrics, Operator, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 12] = [
+const CALLS: [(&str, &[(&str, May)]); 14] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -85,6 +85,21 @@ const CALLS: [(&str, &[(&str, May)]); 12] = [
         ],
     ),
     (
+        "fleetprof.collector.v1.AlertService",
+        &[("List", People(Viewer))],
+    ),
+    (
+        "fleetprof.collector.v1.IncidentService",
+        &[
+            ("Open", People(Operator)),
+            ("List", People(Viewer)),
+            ("Get", People(Viewer)),
+            ("AddEntry", People(Operator)),
+            ("SetState", People(Operator)),
+            ("Delete", People(Admin)),
+        ],
+    ),
+    (
         "fleetprof.collector.v1.SymbolService",
         &[("Upload", People(Operator)), ("List", People(Viewer))],
     ),
@@ -118,7 +133,7 @@ const CALLS: [(&str, &[(&str, May)]); 12] = [
 
 /// Paths of the page's listener that are no calls, each with the method and who may, where that
 /// listener asks who it is. Whoever may get something may ask for its head alone.
-static PATHS: [(Method, &str, May); 16] = [
+static PATHS: [(Method, &str, May); 19] = [
     (Method::GET, "/healthz", Everybody),
     (Method::GET, "/login", Everybody),
     (Method::GET, "/login.js", Everybody),
@@ -131,21 +146,27 @@ static PATHS: [(Method, &str, May); 16] = [
     (Method::GET, "/api/session", People(Metrics)),
     (Method::GET, "/api/annotations", People(Viewer)),
     (Method::POST, "/api/annotations", People(Operator)),
+    (Method::GET, "/api/alerts", People(Viewer)),
     (Method::GET, "/metrics", People(Metrics)),
     (Method::GET, "/api/profile.", People(Viewer)),
     (Method::GET, "/api/capture.", People(Viewer)),
     (Method::GET, "/api/pin.", People(Viewer)),
+    (Method::GET, "/api/evidence.", People(Viewer)),
+    (Method::GET, "/api/incident.", People(Viewer)),
 ];
 
 /// Who may get the page, and the files that the program carries for it.
 const PAGE: May = People(Viewer);
 
 /// How calls start that read what is stored, for `audit.queries`.
-pub const READS: [&str; 4] = [
+pub const READS: [&str; 7] = [
     "/fleetprof.collector.v1.QueryService/",
     "/fleetprof.collector.v1.PinService/",
     "/fleetprof.collector.v1.CaptureService/Profile",
     "/fleetprof.collector.v1.AnnotationService/List",
+    "/fleetprof.collector.v1.AlertService/List",
+    "/fleetprof.collector.v1.IncidentService/Get",
+    "/fleetprof.collector.v1.IncidentService/List",
 ];
 
 /// True where a row of [`PATHS`] is of this path. One that ends in a dot is of files with any

@@ -2,8 +2,9 @@
 //! range, and whether a reload applies it. `config/collector.yaml` is generated from it. Defaults
 //! are in the section types.
 
+use super::alerts::{ALERTS, RECEIVERS};
 use super::auth::RULES;
-use super::{Config, Engine, Login, OidcRule, Sandbox};
+use super::{AlertRule, Config, Engine, Login, OidcRule, Receiver, Sandbox};
 use config::{
     Key, Kind, Reload, Value, as_text, log, path_or_null, put_bool, put_int, put_word,
     socket_address, text_or_null, word,
@@ -86,6 +87,17 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
         "annotations",
         "Annotations of the fleet: deploys that the collector finds, and notes of people and \
          pipelines (agent-ctl events); in the directory annotations of data_dir, with every store.",
+    ),
+    (
+        "alerting",
+        "How the collector evaluates alerts and notifies receivers (agent-ctl alerts); the state is \
+         in the directory alerts of data_dir, with every store. Of several collectors on one store, \
+         give the alerts to one.",
+    ),
+    (
+        "incidents",
+        "Incidents with their evidence (agent-ctl incidents): kept until an admin deletes them, in \
+         the directory incidents of data_dir, with every store.",
     ),
     (
         "symbols",
@@ -693,6 +705,103 @@ pub const KEYS: &[Key<Config>] = &[
             version. The collector adds one annotation for all hosts together.",
         get: |c| Value::Bool(c.annotations.find_deploys),
         put: |c, v| put_bool(&mut c.annotations.find_deploys, &v),
+    },
+    Key {
+        path: "alerting.interval_s",
+        kind: Kind::Int(10, 3600),
+        unit: "seconds",
+        reload: Reload::Restart,
+        doc: "Time between two evaluations of all alerts. An evaluation that takes long is followed \
+            by a longer break, so that alerts use at most a fifth of one CPU.",
+        get: |c| Value::Int(c.alerting.interval_s.into()),
+        put: |c, v| put_int(&mut c.alerting.interval_s, &v),
+    },
+    Key {
+        path: "alerting.wait_s",
+        kind: Kind::Int(0, 3600),
+        unit: "seconds",
+        reload: Reload::Restart,
+        doc: "How long the first change of an alert waits for changes of its other groups, which \
+            then are one notification.",
+        get: |c| Value::Int(c.alerting.wait_s.into()),
+        put: |c, v| put_int(&mut c.alerting.wait_s, &v),
+    },
+    Key {
+        path: "alerting.retention_days",
+        kind: Kind::Int(1, 3650),
+        unit: "days",
+        reload: Reload::Restart,
+        doc: "How long to keep resolved alerts, which the page marks on charts. The collector keeps \
+            at most 10,000, and deletes the oldest first.",
+        get: |c| Value::Int(c.alerting.retention_days.into()),
+        put: |c, v| put_int(&mut c.alerting.retention_days, &v),
+    },
+    Key {
+        path: "alerts",
+        kind: Kind::Items(&ALERTS),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Conditions on CPU time and on shares of functions. Each is evaluated on everything \
+            that is stored, whoever may see it.",
+        get: |c| Value::Items(c.alerts.iter().map(AlertRule::item).collect()),
+        put: |c, v| {
+            if let Value::Items(list) = v {
+                c.alerts = list.into_iter().map(AlertRule::of).collect();
+            }
+        },
+    },
+    Key {
+        path: "receivers",
+        kind: Kind::Items(&RECEIVERS),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Webhooks that are notified when an alert fires and when it is resolved. The collector \
+            connects to whatever address stands here, also inside your network, and follows no \
+            redirect.",
+        get: |c| Value::Items(c.receivers.iter().map(Receiver::item).collect()),
+        put: |c, v| {
+            if let Value::Items(list) = v {
+                c.receivers = list.into_iter().map(Receiver::of).collect();
+            }
+        },
+    },
+    Key {
+        path: "incidents.disk_mib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Maximum size of the evidence of all incidents, in addition to retention.disk_gib. At \
+            the limit no evidence can be added: nothing is removed to make room.",
+        get: |c| Value::Int(c.incidents.disk_mib.into()),
+        put: |c, v| put_int(&mut c.incidents.disk_mib, &v),
+    },
+    Key {
+        path: "incidents.incident_mib",
+        kind: Kind::Int(1, 1 << 20),
+        unit: "MiB",
+        reload: Reload::Restart,
+        doc: "Maximum size of the evidence of one incident.",
+        get: |c| Value::Int(c.incidents.incident_mib.into()),
+        put: |c, v| put_int(&mut c.incidents.incident_mib, &v),
+    },
+    Key {
+        path: "incidents.count_max",
+        kind: Kind::Int(1, 10_000),
+        unit: "incidents",
+        reload: Reload::Restart,
+        doc: "Maximum number of incidents. At the limit no incident can be opened.",
+        get: |c| Value::Int(c.incidents.count_max.into()),
+        put: |c, v| put_int(&mut c.incidents.count_max, &v),
+    },
+    Key {
+        path: "incidents.open_for_pins",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Open an incident when a trigger of an agent pins minutes: one for each trigger and \
+            host while it is open, at most 20 an hour.",
+        get: |c| Value::Bool(c.incidents.open_for_pins),
+        put: |c, v| put_bool(&mut c.incidents.open_for_pins, &v),
     },
     Key {
         path: "symbols.disk_mib",

@@ -1,18 +1,23 @@
 //! The collector's configuration: its keys, and the rules between keys. The crate `config` reads
 //! and checks the files.
 
+pub mod alert_rule;
+pub mod alerts;
 mod auth;
 mod keys;
 pub mod outside;
 mod sections;
 
+pub use alert_rule::Rule;
+pub use alerts::{AlertRule, Alerting, Receiver};
 pub use auth::{Auth, OidcAuth, OidcRule};
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
 pub use sections::{
-    Annotations, AuditLog, Captures, ClickHouse, Control, Engine, Identity, Ingest, Listen, Login,
-    Outside, Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy, WebTls,
+    Annotations, AuditLog, Captures, ClickHouse, Control, Engine, Identity, Incidents, Ingest,
+    Listen, Login, Outside, Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy,
+    WebTls,
 };
 
 use hyper::header::HeaderName;
@@ -56,6 +61,14 @@ pub struct Config {
     pub captures: Captures,
     /// What happened to the fleet, and when.
     pub annotations: Annotations,
+    /// How alerts are evaluated and sent.
+    pub alerting: Alerting,
+    /// Rules for alerts.
+    pub alerts: Vec<AlertRule>,
+    /// Who is notified.
+    pub receivers: Vec<Receiver>,
+    /// Incidents.
+    pub incidents: Incidents,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,
     /// The ClickHouse to use with `store: clickhouse`.
@@ -186,6 +199,9 @@ impl Configuration for Config {
         for (key, message) in self.settle_oidc() {
             conflict(key, message);
         }
+        for (key, message) in self.settle_alerts() {
+            conflict(key, message);
+        }
         let port = self.listen.grpc.port();
         if self.listen.grpc == self.listen.http && port != 0 {
             let message = format!("is {}, the same as `listen.grpc`", self.listen.http);
@@ -270,6 +286,53 @@ impl Config {
             let text = "is set, but the page needs no login: set `listen.https`, or `web.login: \
                 always` if a proxy forwards to `listen.http`";
             conflict("auth.oidc.issuer", text);
+        }
+        found
+    }
+}
+
+impl Config {
+    /// Problems of `alerts` and `receivers`.
+    fn settle_alerts(&self) -> Vec<(&'static str, String)> {
+        let mut found = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
+        for receiver in &self.receivers {
+            let name = config::shown(&receiver.name);
+            let mut conflict = |text: &str| {
+                found.push((
+                    "receivers",
+                    format!("has the receiver `{name}`, which {text}"),
+                ));
+            };
+            if !alerts::is_plain_name(&receiver.name) || receiver.name == "none" {
+                conflict("needs a name of letters, digits, `_`, `.` and `-`, other than `none`");
+            }
+            if names.contains(&receiver.name.as_str()) {
+                conflict("stands there twice");
+            }
+            names.push(&receiver.name);
+            match (&receiver.url, &receiver.url_file) {
+                (Some(url), None) => {
+                    if let Err(why) = alerts::receiver_url(&url.0) {
+                        conflict(&format!("has a `url` that {why}"));
+                    }
+                }
+                (None, Some(_)) => {}
+                _ => conflict("needs either `url` or `url_file`"),
+            }
+        }
+        let mut rules: Vec<&str> = Vec::new();
+        for rule in &self.alerts {
+            let name = config::shown(&rule.name);
+            let mut conflict =
+                |text: &str| found.push(("alerts", format!("has the alert `{name}`: {text}")));
+            if rules.contains(&rule.name.as_str()) {
+                conflict("it stands there twice");
+            }
+            rules.push(&rule.name);
+            if let Err(why) = Rule::parse(rule, &names) {
+                conflict(&why);
+            }
         }
         found
     }

@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::{Auth, Config, Log};
+use super::{Alerting, Auth, Config, Log};
 use profile::fleet::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -249,6 +249,19 @@ pub struct Annotations {
     pub find_deploys: bool,
 }
 
+/// Section `incidents`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Incidents {
+    /// All evidence on disk, MiB.
+    pub disk_mib: u32,
+    /// Evidence of one incident, MiB.
+    pub incident_mib: u32,
+    /// Most incidents.
+    pub count_max: u32,
+    /// Whether pins open one.
+    pub open_for_pins: bool,
+}
+
 /// Section `symbols`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Symbols {
@@ -348,6 +361,19 @@ impl Default for Config {
                 retention_days: 365,
                 find_deploys: true,
             },
+            alerting: Alerting {
+                interval_s: 30,
+                wait_s: 10,
+                retention_days: 90,
+            },
+            alerts: Vec::new(),
+            receivers: Vec::new(),
+            incidents: Incidents {
+                disk_mib: 4096,
+                incident_mib: 512,
+                count_max: 1000,
+                open_for_pins: false,
+            },
             symbols: Symbols {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
@@ -435,6 +461,16 @@ impl Annotations {
     /// Age up to which they are kept. Unit: nanoseconds.
     pub fn retention_ns(&self) -> i64 {
         i64::from(self.retention_days) * 86_400_000_000_000
+    }
+}
+
+impl Incidents {
+    /// All evidence, and that of one incident. Unit: bytes.
+    pub fn bytes(&self) -> (u64, u64) {
+        (
+            u64::from(self.disk_mib) << 20,
+            u64::from(self.incident_mib) << 20,
+        )
     }
 }
 

@@ -1,6 +1,7 @@
 //! Tests the sample file, the defaults, and what is rejected.
 
 use super::*;
+use ::config::Kind;
 use std::ffi::OsString;
 use std::path::Path;
 use testkit::repository::check_generated;
@@ -225,4 +226,68 @@ fn flags_win_over_variables() {
     assert_eq!(loaded.config.data_dir, Path::new("/a"));
     assert_eq!(loaded.config.service_labels, ["app", "unit"]);
     assert_eq!(loaded.warnings.len(), 1, "{:?}", loaded.warnings);
+}
+
+#[test]
+fn the_alerts_and_receivers_of_the_sample_are_right() {
+    let mut text = String::new();
+    for key in ["alerts", "receivers"] {
+        let Kind::Items(items) = Key::<Config>::find(key).expect(key).kind else {
+            panic!("no list");
+        };
+        text += items.example;
+    }
+    let config = parse(&text).expect("valid");
+    let names: Vec<&str> = config
+        .alerts
+        .iter()
+        .map(|rule| rule.name.as_str())
+        .collect();
+    assert_eq!(names, ["api-cpu", "api-malloc"]);
+    assert_eq!((config.alerts[1].over, config.receivers.len()), (300, 2));
+    assert_eq!(
+        parse(&config.to_yaml()),
+        Ok(config.clone()),
+        "shown, it reads back"
+    );
+}
+
+#[test]
+fn rules_and_receivers_that_cannot_be_are_refused_by_name_and_without_addresses() {
+    for (text, parts) in [
+        (
+            "alerts: [{name: a, when: cores > 1, form: 5m}]",
+            ["alerts[0].form", "did you mean `for`"],
+        ),
+        (
+            "alerts: [{name: a, when: cors > 1}]",
+            ["has the alert `a`", "cors"],
+        ),
+        (
+            "alerts: [{name: a, when: cores > 1}, {name: a, when: cores > 2}]",
+            ["has the alert `a`", "twice"],
+        ),
+        (
+            "alerts: [{name: a, when: cores > 1, to: oncall}]",
+            ["`to` names the receiver `oncall`", "no receiver"],
+        ),
+        (
+            "receivers: [{name: a, format: slack}]",
+            ["has the receiver `a`", "either `url` or `url_file`"],
+        ),
+        (
+            "receivers: [{name: a, format: slack, url: 'ftp://hooks.example/s3cret'}]",
+            ["has the receiver `a`", "does not start with http"],
+        ),
+        (
+            "receivers: [{name: a, format: slack, url: 'https://u:s3cret@hooks.example/'}]",
+            ["has the receiver `a`", "has a user name"],
+        ),
+    ] {
+        let why = refused(text);
+        for part in parts {
+            assert!(why.contains(part), "{text}: {why}");
+        }
+        assert!(!why.contains("s3cret"), "{why}");
+    }
 }

@@ -7,7 +7,6 @@
 //! rejected.
 
 mod claims;
-mod http;
 mod pending;
 mod provider;
 
@@ -16,10 +15,10 @@ pub use pending::LASTS as LOGIN_LASTS;
 use crate::access::{Role, Scope, Settings, SignIn};
 use crate::config::OidcAuth;
 use crate::metrics::Metrics;
+use crate::outbound::{Client, Question};
 use crate::percent::escaped;
 use claims::{Claims, Expected};
 use data_encoding::BASE64;
-use http::{Client, Question};
 use hyper::StatusCode;
 use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HeaderValue};
 use pending::{Beginner, Pending};

@@ -1,7 +1,7 @@
 //! The metadata of a provider, which is requested at the first login and cached for a while.
 
-use super::http::{Client, Question};
 use crate::config::provider_url;
+use crate::outbound::{Client, Question};
 use hyper::{StatusCode, Uri};
 use serde_json::{Map, Value};
 use std::sync::Arc;

@@ -14,7 +14,7 @@ pub(super) fn is_accountable(selector: &Selector) -> bool {
 }
 
 /// Totals by label set of what frame filters left of a profile. Nothing is expected of a part.
-pub(super) fn totals(profile: &Profile) -> Vec<LabelTotals> {
+pub(crate) fn totals(profile: &Profile) -> Vec<LabelTotals> {
     let mut sums: HashMap<LabelSetId, (Value, Value)> = HashMap::new();
     for (key, &value) in &profile.samples {
         let (taken, lost) = sums.entry(key.labels).or_default();

@@ -18,6 +18,7 @@ mod service;
 mod spread;
 mod units;
 
+pub(crate) use cgroups::totals as totals_of;
 pub(crate) use held::{RETRY_AFTER, ResponseSlot, busy, profile_bytes};
 pub use request::Selected;
 pub use scoped::ScopedStore;
@@ -91,6 +92,8 @@ struct Inner {
     metrics: Arc<Metrics>,
     places: Arc<Semaphore>,
     answers: held::Answers,
+    /// Alerts: never behind queries of people, nor these behind them.
+    evaluations: Arc<Semaphore>,
     /// Status, the range of what is kept and metrics: never behind queries.
     calls: Arc<Semaphore>,
 }
@@ -101,6 +104,7 @@ enum Ask {
     Profile,
     Diff,
     Overview,
+    Alert,
     Series,
     Top,
     Labels,
@@ -118,6 +122,7 @@ impl Ask {
             Ask::Profile => &metrics.ask_profile,
             Ask::Diff => &metrics.ask_diff,
             Ask::Overview => &metrics.ask_overview,
+            Ask::Alert => &metrics.ask_alert,
             Ask::Series => &metrics.ask_series,
             Ask::Top => &metrics.ask_top,
             Ask::Labels => &metrics.ask_labels,
@@ -169,6 +174,7 @@ impl Queries {
             metrics,
             places: Arc::new(Semaphore::new(concurrent)),
             answers,
+            evaluations: Arc::new(Semaphore::new(1)),
             calls: Arc::new(Semaphore::new(1)),
         }))
     }
@@ -293,6 +299,35 @@ impl Queries {
         self.run(&caller, Ask::Pin, nodes, lines, move |_, limits| {
             make(limits)
         })
+        .await
+    }
+
+    /// Runs the questions of an alert, which is nobody's: on all that is stored, in a place of
+    /// its own, for `most` at longest and with a quarter of a query's memory.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn evaluate<T: Send + 'static>(
+        &self,
+        most: Duration,
+        (nodes, lines): (usize, usize),
+        make: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (place, caller) = (&self.0.evaluations, Caller::local());
+        self.run_in(
+            place,
+            &caller,
+            Ask::Alert,
+            (nodes, lines),
+            move |store, limits| {
+                let limits = Limits {
+                    deadline: limits.deadline.min(Instant::now() + most),
+                    memory_bytes: limits.memory_bytes / 4,
+                    ..limits.clone()
+                };
+                make(store, &limits)
+            },
+        )
         .await
     }
 

@@ -2,12 +2,14 @@
 
 use super::ServeError;
 use crate::access::People;
+use crate::alerts::{AlertOptions, Alerts, limits::RETRY};
 use crate::annotations::{AnnotationOptions, Annotations};
 use crate::audit::{Audit, Event};
-use crate::config::Config;
 use crate::config::outside::HostNames;
+use crate::config::{Config, Rule};
 use crate::control::{self, Control, ControlOptions};
 use crate::identity::{Fleet, Outside};
+use crate::incidents::{IncidentOptions, Incidents, Sources};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked};
 use crate::metrics::Metrics;
@@ -18,6 +20,7 @@ use crate::symbols::{SymbolOptions, Symbols};
 use crate::time::Clock;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
 use tokio::sync::watch;
 use tokio::task::JoinHandle;
 
@@ -86,6 +89,65 @@ pub(super) fn annotations(
         options,
         clock.clone(),
         audit.clone(),
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// Alerts: their state is in files of the collector, whatever the store is.
+pub(super) fn alerts(
+    config: &Config,
+    (queries, page): (&Queries, String),
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Alerts {
+    let names: Vec<&str> = config
+        .receivers
+        .iter()
+        .map(|one| one.name.as_str())
+        .collect();
+    // They were checked when the configuration was read.
+    let rules = config.alerts.iter();
+    let rules = rules.filter_map(|rule| Rule::parse(rule, &names).ok());
+    let options = AlertOptions {
+        dir: config.data_dir.join("alerts"),
+        rules: rules.collect(),
+        receivers: config.receivers.clone(),
+        interval: Duration::from_secs(config.alerting.interval_s.into()),
+        wait: Duration::from_secs(config.alerting.wait_s.into()),
+        retry: RETRY,
+        age_ns: i64::from(config.alerting.retention_days) * 86_400_000_000_000,
+        page,
+    };
+    Alerts::new(
+        options,
+        queries.clone(),
+        clock.clone(),
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// Incidents: files of the collector, whatever the store is.
+pub(super) fn incidents(
+    config: &Config,
+    (sources, page): (Sources, String),
+    (clock, audit): (&Clock, &Audit),
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Incidents {
+    let options = IncidentOptions {
+        dir: config.data_dir.join("incidents"),
+        bytes: config.incidents.bytes(),
+        count: config.incidents.count_max as usize,
+        open_for_pins: config.incidents.open_for_pins,
+        page,
+    };
+    Incidents::new(
+        options,
+        sources,
+        (clock.clone(), audit.clone()),
         metrics.clone(),
         ending.clone(),
     )

@@ -88,13 +88,13 @@ impl From<Annotation> for Shown {
     }
 }
 
-fn text(unix_ns: i64) -> String {
+pub(super) fn text(unix_ns: i64) -> String {
     let time = OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into());
     let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
     text.unwrap_or_default()
 }
 
-fn instant(name: &str, when: &str) -> Result<i64, Status> {
+pub(super) fn instant(name: &str, when: &str) -> Result<i64, Status> {
     if let Ok(number) = when.parse() {
         return Ok(number);
     }
@@ -134,12 +134,12 @@ fn parse(body: &[u8]) -> Result<Annotation, Status> {
     })
 }
 
-fn refused(status: &Status) -> Response {
+pub(super) fn refused(status: &Status) -> Response {
     let text = format!("{}\n", status.message());
     plain(http_status(status.code()), text).map(Body::from)
 }
 
-fn json(status: StatusCode, value: &impl Serialize) -> Response {
+pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
     let text = serde_json::to_string(value).unwrap_or_default();
     let kind = HeaderValue::from_static("application/json");
     let cache = HeaderValue::from_static("no-store");

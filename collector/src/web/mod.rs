@@ -1,16 +1,19 @@
-//! The HTTP listener: the page, QueryService, CaptureService, PinService and AnnotationService over
-//! gRPC-Web, downloads, annotations as JSON, `/metrics` and `/healthz`.
+//! The HTTP listener: the page, QueryService, CaptureService, PinService, AnnotationService,
+//! AlertService and IncidentService over gRPC-Web, downloads, annotations and alerts as JSON,
+//! `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
 //! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
 //! closed when there are too many.
 
+mod alerts;
 mod annotations;
 mod capture_file;
 mod compress;
 mod door;
 mod download;
 mod guard;
+mod incident_file;
 mod login;
 mod page;
 mod pin_file;
@@ -23,9 +26,11 @@ pub(crate) use guard::without_port;
 pub use tls::Certificates;
 
 use crate::access::{self, Caller, Person, Who};
+use crate::alerts::{Alerts, limits::REQUEST_BYTES_MAX as ALERT_BYTES_MAX};
 use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
 use crate::control::Control;
 use crate::identity::Guarded;
+use crate::incidents::{Incidents, limits::REQUEST_BYTES_MAX as INCIDENT_BYTES_MAX};
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
 use crate::metrics::Metrics;
@@ -46,8 +51,10 @@ use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, StatusCode, Uri};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::service::TowerToHyperService;
+use proto::collector::alert_service_server::{self, AlertServiceServer};
 use proto::collector::annotation_service_server::{self, AnnotationServiceServer};
 use proto::collector::capture_service_server::{self, CaptureServiceServer};
+use proto::collector::incident_service_server::{self, IncidentServiceServer};
 use proto::collector::pin_service_server::{self, PinServiceServer};
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use std::collections::VecDeque;
@@ -118,6 +125,9 @@ struct Site {
     control: Control,
     pins: Pins,
     annotations: Annotations,
+    alerts: Alerts,
+    incidents: Incidents,
+    page: Arc<str>,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
 }
@@ -133,6 +143,12 @@ pub struct Answers {
     pub pins: Pins,
     /// What happened to the fleet.
     pub annotations: Annotations,
+    /// Alerts.
+    pub alerts: Alerts,
+    /// Incidents.
+    pub incidents: Incidents,
+    /// Address of the page, for links in files.
+    pub page: Arc<str>,
 }
 
 /// Serves until `shutdown` is true, and then until every request in progress has its answer. gRPC
@@ -283,6 +299,9 @@ pub fn router(
         control: answers.control,
         pins: answers.pins,
         annotations: answers.annotations,
+        alerts: answers.alerts,
+        incidents: answers.incidents,
+        page: answers.page,
         metrics,
         shutdown,
     };
@@ -294,6 +313,10 @@ pub fn router(
         PinServiceServer::new(site.pins.clone()).max_decoding_message_size(REQUEST_BYTES_MAX);
     let annotated = AnnotationServiceServer::new(site.annotations.clone())
         .max_decoding_message_size(ANNOTATION_BYTES_MAX);
+    let alarmed =
+        AlertServiceServer::new(site.alerts.clone()).max_decoding_message_size(ALERT_BYTES_MAX);
+    let troubled = IncidentServiceServer::new(site.incidents.clone())
+        .max_decoding_message_size(INCIDENT_BYTES_MAX);
     let called = |name: &str| format!("/{name}/{{method}}");
     let add = |router: Router<Site>, (_, path, way)| router.route(path, way);
     routes()
@@ -308,6 +331,14 @@ pub fn router(
             GrpcWebLayer::new().layer(annotated),
         )
         .route_service(
+            &called(alert_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(alarmed),
+        )
+        .route_service(
+            &called(incident_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(troubled),
+        )
+        .route_service(
             &called(capture_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(captures),
         )
@@ -319,7 +350,7 @@ pub fn router(
 
 /// What is answered that is no call and no file of the page. A router does not tell what it has, so
 /// that a test holds this list to the table of who may what.
-fn routes() -> [(Method, &'static str, MethodRouter<Site>); 16] {
+fn routes() -> [(Method, &'static str, MethodRouter<Site>); 19] {
     let get = |path: &'static str, way| (Method::GET, path, way);
     let post = |path: &'static str, way| (Method::POST, path, way);
     let log_in = routing::post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX));
@@ -337,11 +368,14 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 16] {
         post("/api/logout", routing::post(login::log_out)),
         get(annotations::PATH, routing::get(annotations::list)),
         post(annotations::PATH, annotate),
+        get(alerts::PATH, routing::get(alerts::list)),
         get("/metrics", routing::get(metrics_text)),
         get("/healthz", routing::get(health)),
         get("/api/profile.{ending}", routing::get(file)),
         get("/api/capture.{ending}", routing::get(file)),
         get("/api/pin.{ending}", routing::get(file)),
+        get("/api/evidence.{ending}", routing::get(file)),
+        get("/api/incident.{ending}", routing::get(incident)),
     ]
 }
 
@@ -429,13 +463,20 @@ fn read_of(method: &Method, path: &str) -> Option<String> {
     // As the router reads it: `%63` is a `c`.
     let plain = percent::unescaped(path)?;
     let mut reads = access::READS.iter().chain(&READ_FILES);
-    let is_read = plain == annotations::PATH && method == Method::GET
+    let lists = [annotations::PATH, alerts::PATH];
+    let is_read = lists.contains(&plain.as_str()) && method == Method::GET
         || reads.any(|start| plain.starts_with(start));
     is_read.then(|| plain.rsplit('/').next().unwrap_or_default().to_owned())
 }
 
 /// How paths of files start, which are reads, too.
-const READ_FILES: [&str; 3] = ["/api/profile.", "/api/capture.", "/api/pin."];
+const READ_FILES: [&str; 5] = [
+    "/api/profile.",
+    "/api/capture.",
+    "/api/pin.",
+    "/api/evidence.",
+    "/api/incident.",
+];
 
 /// The status of HTTP that stands for one of gRPC.
 fn http_status(code: Code) -> StatusCode {
@@ -548,6 +589,10 @@ async fn file(
         Some("capture") => {
             capture_file::make(&site.queries, &site.control, caller, &name, pairs).await
         }
+        Some("evidence") => {
+            let of = (&site.queries, &site.incidents);
+            incident_file::evidence(of, caller, &name, pairs).await
+        }
         Some("pin") => pin_file::make((&site.queries, &site.pins), caller, &name, pairs).await,
         _ => download::make(&site.queries, &caller, &name, pairs).await,
     };
@@ -562,6 +607,25 @@ async fn file(
             parts.headers = headers;
             Response::from_parts(parts, send(pieces, place, site.queries))
         }
+        Err(status) => download::refusal(&status).map(Body::from),
+    }
+}
+
+/// An incident as a file.
+async fn incident(
+    State(site): State<Site>,
+    extensions: Extensions,
+    uri: Uri,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Response {
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return turned_away("", status),
+    };
+    let name = uri.path().rsplit('/').next().unwrap_or_default();
+    let made = incident_file::incident(&site.incidents, caller, (name, &site.page), pairs).await;
+    match made {
+        Ok(response) => response.map(Body::from),
         Err(status) => download::refusal(&status).map(Body::from),
     }
 }
@@ -662,6 +726,7 @@ mod tests {
     #[test]
     fn deploys_are_read_with_get_and_told_with_post() {
         assert!(read_of(&Method::GET, annotations::PATH).is_some());
+        assert!(read_of(&Method::GET, alerts::PATH).is_some());
         assert_eq!(read_of(&Method::POST, annotations::PATH), None);
     }
 }

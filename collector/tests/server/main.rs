@@ -1,5 +1,6 @@
 //! The collector's server around a store in memory: what agents, commands and browsers get.
 
+mod alerts;
 mod annotations;
 mod attacks;
 mod captures;
@@ -10,6 +11,7 @@ mod fake_provider;
 mod faults;
 mod hosts;
 mod identity;
+mod incidents;
 mod ingest;
 mod kept;
 mod lifecycle;
@@ -33,3 +35,4 @@ mod scopes;
 mod several;
 mod symbols;
 mod web;
+mod webhook;

@@ -79,7 +79,7 @@ pub fn all(host: &str, number: u64, capture: Option<&Profile>) -> Vec<Body> {
     bodies
 }
 
-async fn keep(rig: &Rig, bodies: Vec<Body>) -> Result<bool, Status> {
+pub async fn keep(rig: &Rig, bodies: Vec<Body>) -> Result<bool, Status> {
     let mut client = PinUploadServiceClient::new(rig.channel().await)
         .send_compressed(Zstd)
         .accept_compressed(Zstd);

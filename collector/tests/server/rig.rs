@@ -2,12 +2,14 @@
 
 use crate::memory::Memory;
 use collector::access::{AccessAdmin, PageAddress, People};
+use collector::alerts::{AlertOptions, Alerts, limits::RETRY};
 use collector::annotations::{AnnotationOptions, Annotations};
 use collector::audit::Audit;
 use collector::config::Config;
 use collector::control::limits::Timeouts as ControlTimeouts;
 use collector::control::{Control, ControlOptions};
 use collector::identity::Fleet;
+use collector::incidents::{IncidentOptions, Incidents, Sources};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
@@ -48,6 +50,10 @@ pub struct Options {
     pub pins_dir: Option<PathBuf>,
     /// Where annotations are kept; none: as pins.
     pub annotations_dir: Option<PathBuf>,
+    /// Alerts; without a directory their state is kept as pins are.
+    pub alerts: AlertOptions,
+    /// Incidents; as alerts.
+    pub incidents: IncidentOptions,
     /// For how long connections may be without a call.
     pub patience: Patience,
     /// Bounds of pins.
@@ -98,6 +104,23 @@ impl Default for Options {
             patience: Patience::default(),
             pins_dir: None,
             annotations_dir: None,
+            alerts: AlertOptions {
+                dir: PathBuf::new(),
+                rules: Vec::new(),
+                receivers: Vec::new(),
+                interval: Duration::from_secs(30),
+                wait: Duration::ZERO,
+                retry: RETRY,
+                age_ns: 1_000_000 * SECOND,
+                page: "http://p.example".to_owned(),
+            },
+            incidents: IncidentOptions {
+                dir: PathBuf::new(),
+                bytes: (64 << 20, 32 << 20),
+                count: 1000,
+                open_for_pins: false,
+                page: "http://p.example".to_owned(),
+            },
             fleet: None,
             pins: Bounds {
                 bytes: 64 << 20,
@@ -137,6 +160,12 @@ pub struct Rig {
     pub pins: Pins,
     /// What happened to the fleet.
     pub annotations: Annotations,
+    /// The task that sends notifications.
+    pub delivering: tokio::task::JoinHandle<()>,
+    /// Incidents, which tests look for causes of.
+    pub incidents: Incidents,
+    /// Alerts, which tests evaluate round by round.
+    pub alerts: Alerts,
     /// Symbols.
     pub symbols: Symbols,
     /// All streams.
@@ -224,6 +253,31 @@ impl Rig {
         );
         ingest.watched_by(Arc::new(annotations.clone()));
         tokio::spawn(annotations.clone().keep());
+        let mut alerts = options.alerts;
+        if alerts.dir.as_os_str().is_empty() {
+            alerts.dir = own.path().join("alerts");
+        }
+        let asked = (queries.clone(), clock.clone());
+        let alerts = Alerts::new(alerts, asked.0, asked.1, metrics.clone(), ending.clone());
+        let delivering = tokio::spawn(alerts.clone().deliver());
+        let mut incidents = options.incidents;
+        if incidents.dir.as_os_str().is_empty() {
+            incidents.dir = own.path().join("incidents");
+        }
+        let sources = Sources {
+            queries: queries.clone(),
+            pins: pins.clone(),
+            control: control.clone(),
+            alerts: alerts.clone(),
+        };
+        let recorded = (clock.clone(), Audit::off());
+        let incidents = Incidents::new(
+            incidents,
+            sources,
+            recorded,
+            metrics.clone(),
+            ending.clone(),
+        );
         let symbols = SymbolOptions {
             dir: own.path().join("symbols"),
             disk_bytes: 1 << 30,
@@ -246,6 +300,8 @@ impl Rig {
             agents,
             queries: queries.clone(),
             annotations: annotations.clone(),
+            alerts: alerts.clone(),
+            incidents: incidents.clone(),
             symbols: symbols.clone(),
             fleet: None,
             access: AccessAdmin::local(
@@ -298,6 +354,9 @@ impl Rig {
                 control: control.clone(),
                 pins: pins.clone(),
                 annotations: annotations.clone(),
+                alerts: alerts.clone(),
+                incidents: incidents.clone(),
+                page: "http://p.example".into(),
             },
             grpc,
             metrics.clone(),
@@ -318,6 +377,9 @@ impl Rig {
             queries,
             pins,
             annotations,
+            alerts,
+            delivering,
+            incidents,
             symbols,
             ingest,
             pushing,

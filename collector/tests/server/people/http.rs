@@ -8,7 +8,7 @@ use proto::collector::{AddUserRequest, Role};
 use std::path::Path;
 
 /// Every path, with the least role that may ask for it; none: everybody.
-const PATHS: [(&str, &str, Option<Role>); 19] = [
+const PATHS: [(&str, &str, Option<Role>); 22] = [
     ("GET", "/healthz", None),
     ("GET", "/login", None),
     ("GET", "/login.js", None),
@@ -24,10 +24,13 @@ const PATHS: [(&str, &str, Option<Role>); 19] = [
     ("GET", "/", Some(Role::Viewer)),
     ("GET", "/index.html", Some(Role::Viewer)),
     ("GET", "/api/annotations", Some(Role::Viewer)),
+    ("GET", "/api/alerts", Some(Role::Viewer)),
     ("POST", "/api/annotations", Some(Role::Operator)),
     ("GET", "/api/profile.folded", Some(Role::Viewer)),
     ("GET", "/api/capture.folded", Some(Role::Viewer)),
     ("GET", "/api/pin.folded", Some(Role::Viewer)),
+    ("GET", "/api/evidence.folded", Some(Role::Viewer)),
+    ("GET", "/api/incident.md", Some(Role::Viewer)),
 ];
 
 /// What nobody may, whoever asks.
@@ -164,11 +167,13 @@ fn grpc_status(reply: &Reply) -> Option<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_of_the_page_is_open_to_the_roles_that_may_make_it_and_to_nobody_else() {
-    const SERVED: [&str; 4] = [
+    const SERVED: [&str; 6] = [
         "QueryService",
         "CaptureService",
         "PinService",
         "AnnotationService",
+        "AlertService",
+        "IncidentService",
     ];
     let site = Site::with(with_https).await;
     let mut served = 0;

@@ -53,9 +53,14 @@ pub fn calls() -> Vec<String> {
 pub fn least(path: &str) -> Option<Role> {
     let (service, method) = path[1..].split_once('/').expect("a service");
     match service.strip_prefix("fleetprof.collector.v1.")? {
-        "QueryService" | "PinService" => Some(Role::Viewer),
+        "QueryService" | "PinService" | "AlertService" => Some(Role::Viewer),
         "CaptureService" | "SymbolService" | "AnnotationService" => Some(match method {
             "List" | "Profile" => Role::Viewer,
+            _ => Role::Operator,
+        }),
+        "IncidentService" => Some(match method {
+            "List" | "Get" => Role::Viewer,
+            "Delete" => Role::Admin,
             _ => Role::Operator,
         }),
         "FleetService" => Some(Role::Admin),

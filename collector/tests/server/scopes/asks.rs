@@ -11,9 +11,12 @@ use proto::agent;
 use proto::agent::{CaptureRequest, LabelMatcher, MatchOp};
 use proto::collector as wire;
 use proto::collector::access_service_client::AccessServiceClient;
+use proto::collector::add_incident_entry_request::Evidence;
+use proto::collector::alert_service_client::AlertServiceClient;
 use proto::collector::annotation_service_client::AnnotationServiceClient;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
+use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::symbol_service_client::SymbolServiceClient;
@@ -263,6 +266,62 @@ pub async fn ask_annotations(log: &Log, channel: &Channel) {
     log.answer(("AnnotationService/Add", &request), answer);
 }
 
+/// Rules of others are there, and groups of rules on everything: neither is listed.
+pub async fn ask_alerts(log: &Log, channel: &Channel) {
+    let mut client = AlertServiceClient::new(channel.clone());
+    for range in [None, Some(agent::TimeRange::default())] {
+        let request = wire::ListAlertsRequest { range, limit: 0 };
+        let answer = client.list(request).await;
+        log.answer(("AlertService/List", &request), answer);
+    }
+}
+
+/// Incidents of others, and evidence of others in incidents of one's own, are there (`stage.rs`).
+pub async fn ask_incidents(log: &Log, channel: &Channel) {
+    let mut client = IncidentServiceClient::new(channel.clone());
+    let request = wire::ListIncidentsRequest::default();
+    let answer = client.list(request).await;
+    log.answer(("IncidentService/List", &request), answer);
+    for id in 1..5 {
+        let answer = client
+            .get(wire::GetIncidentRequest { id, markdown: true })
+            .await;
+        log.answer(("IncidentService/Get", &id), answer);
+        let request = wire::SetIncidentStateRequest {
+            id,
+            state: wire::IncidentState::Acknowledged as i32,
+            text: String::new(),
+        };
+        let answer = client.set_state(request.clone()).await;
+        log.answer(("IncidentService/SetState", &request), answer);
+        for evidence in [
+            Evidence::View(wire::Selection {
+                range: Some(agent::TimeRange::default()),
+                ..wire::Selection::default()
+            }),
+            Evidence::Pin(1),
+            Evidence::Capture(1),
+        ] {
+            let request = wire::AddIncidentEntryRequest {
+                incident: id,
+                evidence: Some(evidence),
+                ..wire::AddIncidentEntryRequest::default()
+            };
+            let answer = client.add_entry(request.clone()).await;
+            log.answer(("IncidentService/AddEntry", &request), answer);
+        }
+    }
+    let request = wire::OpenIncidentRequest {
+        title: "of nobody in particular".to_owned(),
+        ..wire::OpenIncidentRequest::default()
+    };
+    let answer = client.open(request.clone()).await;
+    log.answer(("IncidentService/Open", &request), answer);
+    let request = wire::DeleteIncidentRequest { id: 1 };
+    let answer = client.delete(request).await;
+    log.answer(("IncidentService/Delete", &request), answer);
+}
+
 pub async fn ask_pins(log: &Log, channel: &Channel) {
     let mut client = PinServiceClient::new(channel.clone());
     for (host, trigger) in [("", ""), ("eigen-1", ""), ("", "/kubepods/eigen-trigger")] {
@@ -454,6 +513,9 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             control: rig.control.clone(),
             pins: rig.pins.clone(),
             annotations: rig.annotations.clone(),
+            alerts: rig.alerts.clone(),
+            incidents: rig.incidents.clone(),
+            page: "http://p.example".into(),
         },
         rig.metrics.clone(),
         ending,
@@ -491,11 +553,19 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             paths.push(format!("/api/pin.folded?id={id}{query}"));
         }
     }
+    for id in 1..6 {
+        paths.push(format!("/api/incident.md?id={id}"));
+        paths.push(format!("/api/incident.html?id={id}"));
+        paths.push(format!(
+            "/api/evidence.json?id={id}&group_by=host,namespace,comm"
+        ));
+    }
     let more = [
         "/metrics",
         "/healthz",
         "/api/profile.exe",
         "/api/annotations",
+        "/api/alerts",
     ];
     paths.extend(more.map(str::to_owned));
     for path in paths {
@@ -526,6 +596,8 @@ pub async fn ask_grpc_web(log: &Log, router: &mut axum::Router) {
         ("CaptureService/List", Vec::new()),
         ("PinService/List", Vec::new()),
         ("AnnotationService/List", Vec::new()),
+        ("AlertService/List", Vec::new()),
+        ("IncidentService/List", Vec::new()),
     ] {
         let length = u32::try_from(message.len()).expect("short").to_be_bytes();
         let body = [&[0][..], &length, &message].concat();

@@ -9,8 +9,8 @@ mod stage;
 
 use crate::rig::{LIMIT, until};
 use asks::{
-    Log, ask_access, ask_annotations, ask_captures, ask_fleet, ask_http, ask_pins, ask_queries,
-    ask_symbols, capture,
+    Log, ask_access, ask_alerts, ask_annotations, ask_captures, ask_fleet, ask_http, ask_incidents,
+    ask_pins, ask_queries, ask_symbols, capture,
 };
 use prost::Message;
 use proto::agent;
@@ -89,6 +89,8 @@ async fn everything(stage: &Stage, scope: &str) -> Log {
     kept_of_another(stage).await;
     let (others, parts) = capture_of_another(stage).await;
     ask_queries(&log, &channel).await;
+    ask_alerts(&log, &channel).await;
+    ask_incidents(&log, &channel).await;
     ask_pins(&log, &channel).await;
     ask_annotations(&log, &channel).await;
     ask_captures(&log, &channel, others).await;
@@ -119,6 +121,15 @@ async fn nothing_of_others_is_in_any_byte_of_any_answer() {
             "PinService/Profile",
             "AnnotationService/List",
             "http /api/annotations",
+            "AlertService/List",
+            "http /api/alerts",
+            "web AlertService/List",
+            "IncidentService/List",
+            "IncidentService/Get",
+            "http /api/incident.md",
+            "http /api/incident.html",
+            "http /api/evidence.json",
+            "web IncidentService/List",
             "web AnnotationService/List",
             "http /api/pin.json",
             "CaptureService/Capture",

@@ -3,6 +3,7 @@
 use crate::rig::{NOW, Options, Rig, SECOND, channel, hello, sequence, start};
 use collector::access::{AccessAdmin, Caller, PageAddress, Role, Scope};
 use collector::audit::Audit;
+use collector::config::{AlertRule, Rule};
 use collector::identity::{FleetAdmin, Invitation};
 use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
 use collector::time::Clock;
@@ -13,9 +14,13 @@ use profile::{
 use proto::agent::{Degradation, Pin, Severity};
 use proto::collector as wire;
 use proto::collector::access_service_server::AccessServiceServer;
+use proto::collector::add_incident_entry_request::Evidence;
+use proto::collector::alert_service_server::AlertServiceServer;
 use proto::collector::annotation_service_server::AnnotationServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::fleet_service_server::FleetServiceServer;
+use proto::collector::incident_service_client::IncidentServiceClient;
+use proto::collector::incident_service_server::IncidentServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::pin_upload_service_client::PinUploadServiceClient;
 use proto::collector::query_service_server::QueryServiceServer;
@@ -242,6 +247,48 @@ pub async fn pin(rig: &Rig, host: &str, (number, cgroup): (u64, &str), others: b
     kept.expect("the pin is kept");
 }
 
+/// Incidents of both, that of the scope with evidence of both.
+async fn incidents(rig: &Rig) {
+    let mut client = IncidentServiceClient::new(rig.channel().await);
+    for (title, host, namespace, selectors) in [
+        (
+            "kanarie-incident",
+            OTHER,
+            "kanarie-ns",
+            &["namespace=kanarie-ns"][..],
+        ),
+        (
+            "eigen-incident",
+            SHARED,
+            "eigen-ns",
+            &["namespace=eigen-ns", "host=eigen-1", "namespace=kanarie-ns"],
+        ),
+    ] {
+        let pairs = [("host", host), ("namespace", namespace)];
+        let labels = pairs.map(|(n, v)| (n.to_owned(), v.to_owned())).into();
+        let opened = client.open(wire::OpenIncidentRequest {
+            title: title.to_owned(),
+            labels,
+        });
+        let opened = opened.await.expect("opened").into_inner().incident;
+        let incident = opened.expect("an incident").id;
+        for selector in selectors {
+            let view = wire::Selection {
+                selector: (*selector).to_owned(),
+                range: Some(agent::TimeRange::default()),
+                ..wire::Selection::default()
+            };
+            let entry = wire::AddIncidentEntryRequest {
+                incident,
+                evidence: Some(Evidence::View(view)),
+                ..wire::AddIncidentEntryRequest::default()
+            };
+            // What is not there in this stage cannot be kept.
+            let _ = client.add_entry(entry).await;
+        }
+    }
+}
+
 /// A collector with both, and agents that are connected.
 pub struct Stage {
     /// The collector.
@@ -258,11 +305,30 @@ impl Stage {
     pub async fn set(others: bool) -> Stage {
         let dir = tempfile::tempdir().expect("a directory");
         let lasts = Duration::from_secs(86_400);
-        let rig = Rig::with(Options {
+        let mut options = Options {
             fleet: Some((dir.path().join("identity"), lasts)),
             ..Options::default()
-        })
-        .await;
+        };
+        for (name, selector, by) in [
+            ("each-namespace", "", "namespace"),
+            ("each-host", "", "host"),
+            ("kanarie-all", "", ""),
+            ("kanarie-rule", "namespace=kanarie-ns", ""),
+            ("eigen-rule", "namespace=eigen-ns", ""),
+        ] {
+            let rule = AlertRule {
+                name: name.to_owned(),
+                selector: selector.to_owned(),
+                when: "cores > 0".to_owned(),
+                by: by.to_owned(),
+                ..AlertRule::default()
+            };
+            options
+                .alerts
+                .rules
+                .push(Rule::parse(&rule, &[]).expect("a rule"));
+        }
+        let rig = Rig::with(options).await;
         let (hosts_at, members) = rig.fleet.clone().expect("it has a fleet");
         for (name, team) in [("eigen-9", "eigen"), ("kanarie-9", "kanarie")] {
             let invitation = Invitation {
@@ -346,6 +412,8 @@ impl Stage {
         }
         rig.hosts.flush(&rig.open).expect("stored");
         rig.hosts.look();
+        rig.alerts.round().await;
+        incidents(&rig).await;
         pin(&rig, OTHER, (1, "/kubepods/kanarie"), true).await;
         if others {
             pin(&rig, SHARED, (2, "/kubepods/kanarie"), true).await;
@@ -386,6 +454,14 @@ impl Stage {
             ))
             .add_service(AnnotationServiceServer::with_interceptor(
                 rig.annotations.clone(),
+                names.clone(),
+            ))
+            .add_service(AlertServiceServer::with_interceptor(
+                rig.alerts.clone(),
+                names.clone(),
+            ))
+            .add_service(IncidentServiceServer::with_interceptor(
+                rig.incidents.clone(),
                 names.clone(),
             ))
             .add_service(SymbolServiceServer::with_interceptor(

@@ -5,12 +5,14 @@
 // change.
 
 import { useCallback, useEffect, useMemo, useState } from 'preact/hooks';
+import { AlertsPage } from '../alerts/AlertsPage';
 import { CaptureDialog, draftOf } from '../capture/CaptureDialog';
 import { CapturesPage } from '../capture/CapturesPage';
 import { captures } from '../capture/client';
 import type { Draft } from '../capture/form';
 import { idOf } from '../capture/store';
 import { PinsPage } from '../events/PinsPage';
+import { IncidentsPage } from '../incidents/IncidentsPage';
 import { labelNames } from '../query/client';
 import { useQuery } from '../query/useQuery';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
@@ -162,6 +164,10 @@ function Page({ view, ...props }: PageProps & { view: View }) {
       return <CapturesPage {...props} />;
     case 'pins':
       return <PinsPage {...props} />;
+    case 'alerts':
+      return <AlertsPage {...props} />;
+    case 'incidents':
+      return <IncidentsPage {...props} />;
     case 'collector':
       return <CollectorPage {...props} />;
   }

@@ -21,6 +21,8 @@ export const VIEWS: readonly (readonly [View, string])[] = [
   ['hosts', 'Hosts'],
   ['captures', 'Captures'],
   ['pins', 'Pins'],
+  ['alerts', 'Alerts'],
+  ['incidents', 'Incidents'],
   ['collector', 'Collector'],
 ];
 

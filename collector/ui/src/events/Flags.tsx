@@ -27,8 +27,8 @@ export function Flags({ all, range, left, width }: Props) {
     <ul class="flags" aria-label="What happened" style={{ left: `${left}px`, width: `${width}px` }}>
       {shown.map((flag) => {
         const kinds = new Set(flag.of.map((one) => one.kind));
-        // What triggers saw goes first.
-        const kind = kinds.has('pin') ? 'pin' : kinds.has('deploy') ? 'deploy' : 'note';
+        // What alerts and triggers saw goes first.
+        const kind = kinds.has('alert') ? 'alert' : kinds.has('pin') ? 'pin' : kinds.has('deploy') ? 'deploy' : 'note';
         return (
           <li key={flag.of[0].key} class={`flag ${kind}`} style={{ left: `${flag.at * 100}%` }}>
             <button type="button" aria-label={spoken(flag.of)}>
@@ -72,6 +72,7 @@ function Told({ one }: { one: Happening }) {
           <Name text={one.about} max={300} />
         </div>
       )}
+      {one.kind === 'alert' && <Link to={{ view: 'alerts', pinTimes: 'range' }}>Open the alerts</Link>}
       {one.pin !== '' && <Link to={{ view: 'pins', pin: one.pin }}>Open the pin</Link>}
       {one.url !== '' && (
         <a href={one.url} target="_blank" rel="noopener noreferrer">
@@ -83,7 +84,12 @@ function Told({ one }: { one: Happening }) {
 }
 
 function Shape({ kind }: { kind: Happening['kind'] }) {
-  const shape = { pin: 'M2 1v12M2 1h8l-2 3 2 3H2', deploy: 'M6 2v9M2 7l4 5 4-5', note: 'M2 2h8v7H6l-3 3V9H2z' }[kind];
+  const shape = {
+    alert: 'M6 1 11 12H1L6 1Zm0 4v3m0 1.5v.5',
+    pin: 'M2 1v12M2 1h8l-2 3 2 3H2',
+    deploy: 'M6 2v9M2 7l4 5 4-5',
+    note: 'M2 2h8v7H6l-3 3V9H2z',
+  }[kind];
   return (
     <svg viewBox="0 0 12 14" width="12" height="14" aria-hidden="true" focusable="false">
       <path d={shape} fill="none" stroke="currentColor" stroke-width="1.8" stroke-linejoin="round" />

@@ -1,6 +1,8 @@
 // Asks the collector for what triggers pinned, and for what happened to the fleet.
 
 import { createClient } from '@connectrpc/connect';
+import { listAlerts } from '../alerts/client';
+import type { Alert } from '../gen/fleetprof/collector/v1/alerts_pb';
 import { type Annotation, AnnotationService } from '../gen/fleetprof/collector/v1/annotations_pb';
 import { type HostPin, type ListHostPinsResponse, PinService } from '../gen/fleetprof/collector/v1/pins_pb';
 import { transport } from '../query/client';
@@ -44,6 +46,7 @@ export async function deploysUpTo(ms: number, signal: AbortSignal): Promise<read
 export interface Events {
   pins: readonly HostPin[];
   annotations: readonly Annotation[];
+  alerts: readonly Alert[];
   /** What is not marked and why, as sentences. */
   missing: readonly string[];
 }
@@ -51,14 +54,20 @@ export interface Events {
 export async function events(range: Range, signal: AbortSignal): Promise<Events> {
   const asked = { range: timeRangeOf(range), limit: MARKED_MAX };
   // A collector that has one of them only, or keeps none of them now, marks what there is.
-  const [pins, annotations] = await Promise.allSettled([
+  const [pins, annotations, alerts] = await Promise.allSettled([
     pinClient.list(asked, { signal }),
     annotationClient.list(asked, { signal }),
+    listAlerts(range, signal, MARKED_MAX),
   ]);
   signal.throwIfAborted();
   return {
     pins: pins.status === 'fulfilled' ? pins.value.pins : [],
     annotations: annotations.status === 'fulfilled' ? annotations.value.annotations : [],
-    missing: [...missingOf(pins, 'pins'), ...missingOf(annotations, 'deploys and notes')],
+    alerts: alerts.status === 'fulfilled' ? alerts.value.alerts : [],
+    missing: [
+      ...missingOf(pins, 'pins'),
+      ...missingOf(annotations, 'deploys and notes'),
+      ...missingOf(alerts, 'alerts'),
+    ],
   };
 }

@@ -1,6 +1,7 @@
 // What is marked on a chart: pins, deploys and notes as flags, those that would cover each other as
 // one.
 
+import { amount, labelsOf } from '../alerts/words';
 import { collectorTrouble, isUnknownCall } from '../query/collectorErrors';
 import * as format from '../text/format';
 import { type Range, toMs } from '../time/range';
@@ -9,7 +10,7 @@ import type { Events } from './client';
 /** Something that happened. */
 export interface Happening {
   key: string;
-  kind: 'pin' | 'deploy' | 'note';
+  kind: 'pin' | 'alert' | 'deploy' | 'note';
   /** Unit: milliseconds. */
   at: number;
   /** Where it has a length. */
@@ -41,7 +42,11 @@ export function webUrl(text: string): string {
 }
 
 /** All of them, the oldest first. */
-export function happenings({ pins, annotations }: Pick<Events, 'pins' | 'annotations'>): Happening[] {
+export function happenings({
+  pins,
+  annotations,
+  alerts = [],
+}: Pick<Events, 'pins' | 'annotations'> & Partial<Pick<Events, 'alerts'>>): Happening[] {
   const all: Happening[] = [];
   for (const one of pins) {
     const { pin } = one;
@@ -69,6 +74,20 @@ export function happenings({ pins, annotations }: Pick<Events, 'pins' | 'annotat
       about: [hosts, by].filter(Boolean).join(', '),
       pin: '',
       url: webUrl(one.url),
+    });
+  }
+  for (const one of alerts) {
+    // Only what fired is of a time that charts can mark.
+    if (one.firedUnixNs === 0n) continue;
+    all.push({
+      key: `alert-${one.id}`,
+      kind: 'alert',
+      at: toMs(one.firedUnixNs),
+      until: one.resolvedUnixNs ? toMs(one.resolvedUnixNs) : undefined,
+      text: one.rule,
+      about: [labelsOf(one), amount(one.value, one.unit)].filter(Boolean).join(', '),
+      pin: '',
+      url: '',
     });
   }
   return all.sort((left, right) => left.at - right.at);

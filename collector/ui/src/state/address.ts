@@ -33,7 +33,7 @@ export const FIELD_LEN_MAX = 64 << 10;
 export const LIST_MAX = 200;
 
 const CHOICES = {
-  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'pins', 'collector'],
+  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'pins', 'alerts', 'incidents', 'collector'],
   part: ['', 'captured'],
   pinTimes: ['all', 'range'],
   colours: ['kind', 'module'],
@@ -65,6 +65,7 @@ const TEXTS = [
   'pick',
   'capture',
   'pin',
+  'incident',
 ] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
@@ -152,6 +153,7 @@ export function changed(state: State, change: Partial<State>): State {
   if (next.view !== 'captures') next.capture = '';
   if (next.capture !== state.capture && change.side === undefined) next.side = 'during';
   if (next.view !== 'pins') next.pin = '';
+  if (next.view !== 'incidents') next.incident = '';
   if (next.pin === '' || (next.pin !== state.pin && change.part === undefined)) next.part = '';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {

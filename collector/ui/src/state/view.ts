@@ -2,7 +2,17 @@
 
 import type { Transform } from '../flame/transforms';
 
-export type View = 'overview' | 'profile' | 'compare' | 'cgroups' | 'hosts' | 'captures' | 'pins' | 'collector';
+export type View =
+  | 'overview'
+  | 'profile'
+  | 'compare'
+  | 'cgroups'
+  | 'hosts'
+  | 'captures'
+  | 'pins'
+  | 'alerts'
+  | 'incidents'
+  | 'collector';
 type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
 
@@ -35,6 +45,8 @@ export interface ViewState {
   side: Side;
   /** Number of the pin that is looked at; empty: the list of pins. */
   pin: string;
+  /** Number of the incident that is looked at; empty: the list of incidents. */
+  incident: string;
   /** What of it: its minutes, or what was captured when it fired. */
   part: '' | 'captured';
   /** Pins of all times, or of the range. */
@@ -61,6 +73,7 @@ export const VIEW_DEFAULTS: ViewState = {
   capture: '',
   side: 'during',
   pin: '',
+  incident: '',
   part: '',
   pinTimes: 'all',
   toggled: [],

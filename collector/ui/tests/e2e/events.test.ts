@@ -84,7 +84,7 @@ describe.skipIf(!SEEDED)('flags', () => {
     const page = await site.open('view=profile&from=now-1h&to=now');
     await drawn(page);
     await page.waitForSelector('.flags .flag');
-    expect(await page.locator('.flags .flag').count()).toBe(4);
+    expect(await page.locator('.flags .flag').count(), 'pin, deploy, two notes, and two alerts').toBe(6);
     await page.locator('.flag.pin > button').hover();
     await page.getByText('throttled 41 %').waitFor();
     await site.shot(page, 'flags');
@@ -108,6 +108,7 @@ describe.skipIf(!SEEDED)('flags', () => {
     const { mock } = site;
     if (!mock) return;
     mock.events.broken = true;
+    mock.alerts.none = true;
     try {
       const page = await site.open('view=profile&from=now-1h&to=now');
       await drawn(page);
@@ -116,6 +117,7 @@ describe.skipIf(!SEEDED)('flags', () => {
       expect(await page.locator('.trouble').count()).toBe(0);
     } finally {
       mock.events.broken = false;
+      mock.alerts.none = false;
     }
   });
 });

@@ -14,6 +14,7 @@ import { QueryService, type Selection } from '../../src/gen/fleetprof/collector/
 import * as answers from './answers';
 import { overview } from './overview';
 import { type FakeCaptures, captureService } from './captures';
+import { type FakeAlerts, alertServices } from './alerts';
 import { type FakeEvents, eventServices } from './events';
 
 /** As the collector sends it. */
@@ -43,6 +44,7 @@ export interface Mock {
   skewMs: number;
   captures: FakeCaptures;
   events: FakeEvents;
+  alerts: FakeAlerts;
   /** Who has logged in; nobody where the collector asks for no login. */
   session: { name: string; role: string } | undefined;
   close: () => Promise<void>;
@@ -68,6 +70,7 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     skewMs: 0,
     captures: { requests: [], left: 0, unknown: false, runs: [] },
     events: { pins: [], annotations: [], asked: [], broken: false },
+    alerts: { none: false, incidents: [] },
     session: undefined,
     close: async () => undefined,
   };
@@ -75,11 +78,12 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     service(router, mock, started);
     mock.captures = captureService(router);
     mock.events = eventServices(router, started);
+    mock.alerts = alertServices(router, started);
   };
   const rpc = connectNodeAdapter({ routes, connect: false, grpc: false, grpcWeb: true });
   const server = createServer((request, response) => {
     if (request.url?.startsWith('/fleetprof.')) rpc(request, response);
-    else if (/^\/api\/(profile|capture|pin)\./.test(request.url ?? '')) download(request, response);
+    else if (/^\/api\/(profile|capture|pin|evidence|incident)\./.test(request.url ?? '')) download(request, response);
     else if (request.url === '/api/session') session(mock, response);
     else if (request.url === '/api/logout' && request.method === 'POST') {
       mock.session = undefined;

@@ -22,6 +22,7 @@ test('what is written is read back', () => {
     by: '',
     hidden: ['a,b', '\u0000rest', ''],
     root: 'unit',
+    incident: '17',
     pin: '',
     part: '',
     pinTimes: 'range',

@@ -1,5 +1,5 @@
-//! Requests to a provider over HTTP/1.1: one connection each, certificates checked, no redirect
-//! followed, bounded in time and size.
+//! Requests to providers of identities and to webhooks, over HTTP/1.1: one connection each,
+//! certificates checked, no redirect followed, bounded in time and size.
 
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
@@ -28,22 +28,22 @@ const ANSWER_BYTES_MAX: usize = 256 << 10;
 const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// What is asked.
-pub(super) struct Question<'a> {
-    pub(super) to: &'a Uri,
-    /// A form to post; none: it is got.
-    pub(super) form: Option<String>,
+pub(crate) struct Question<'a> {
+    pub(crate) to: &'a Uri,
+    /// What to post, with its type in `headers`; none: it is got.
+    pub(crate) form: Option<String>,
     /// Further headers.
-    pub(super) headers: Vec<(HeaderName, HeaderValue)>,
+    pub(crate) headers: Vec<(HeaderName, HeaderValue)>,
 }
 
 /// Asks.
-pub(super) struct Client {
+pub(crate) struct Client {
     tls: TlsConnector,
 }
 
 impl Client {
     /// Believes the system's authorities, and those of a file.
-    pub(super) fn new(ca_file: Option<&Path>) -> Result<Client, String> {
+    pub(crate) fn new(ca_file: Option<&Path>) -> Result<Client, String> {
         let mut roots = RootCertStore::empty();
         // What cannot be read of the system's is as good as not there: nobody is believed for it.
         roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
@@ -78,9 +78,9 @@ impl Client {
     }
 
     /// The status and the body of the answer.
-    pub(super) async fn ask(&self, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
+    pub(crate) async fn ask(&self, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
         let to = format!("`{}`", config::shown(&question.to.to_string()));
-        match tokio::time::timeout(ANSWER_MAX, self.exchange(question)).await {
+        match tokio::time::timeout(ANSWER_MAX, self.exchange(question, true)).await {
             Ok(Ok(answer)) => Ok(answer),
             Ok(Err(why)) => Err(format!("failed to ask {to}: {why}")),
             Err(_) => Err(format!(
@@ -90,7 +90,19 @@ impl Client {
         }
     }
 
-    async fn exchange(&self, question: Question<'_>) -> Result<(StatusCode, Bytes), String> {
+    /// The status of the answer, which is not read any further. An error does not name the address, which may be a secret.
+    pub(crate) async fn status(&self, question: Question<'_>) -> Result<StatusCode, String> {
+        match tokio::time::timeout(ANSWER_MAX, self.exchange(question, false)).await {
+            Ok(answer) => answer.map(|(status, _)| status),
+            Err(_) => Err(format!("no answer within {} s", ANSWER_MAX.as_secs())),
+        }
+    }
+
+    async fn exchange(
+        &self,
+        question: Question<'_>,
+        reads: bool,
+    ) -> Result<(StatusCode, Bytes), String> {
         let host = question.to.host().unwrap_or_default();
         let host = host.trim_start_matches('[').trim_end_matches(']');
         let encrypted = question.to.scheme_str() == Some("https");
@@ -99,17 +111,18 @@ impl Client {
         let stream = TcpStream::connect((host, port)).await;
         let stream = stream.map_err(|why| why.to_string())?;
         if !encrypted {
-            return speak(stream, question).await;
+            return speak(stream, question, reads).await;
         }
         let name = ServerName::try_from(host.to_owned()).map_err(|why| why.to_string())?;
         let stream = self.tls.connect(name, stream).await;
-        speak(stream.map_err(|why| why.to_string())?, question).await
+        speak(stream.map_err(|why| why.to_string())?, question, reads).await
     }
 }
 
 async fn speak(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     question: Question<'_>,
+    reads: bool,
 ) -> Result<(StatusCode, Bytes), String> {
     let handshake = http1::Builder::new()
         .max_buf_size(HEAD_BYTES_MAX)
@@ -137,6 +150,9 @@ async fn speak(
     let request = request.body(body).map_err(|why| why.to_string())?;
     let answer = sender.send_request(request).await;
     let (head, body) = answer.map_err(|why| why.to_string())?.into_parts();
+    if !reads {
+        return Ok((head.status, Bytes::new()));
+    }
     let body = Limited::new(body, ANSWER_BYTES_MAX).collect().await;
     let body = body.map_err(|why| format!("{why}, and only {ANSWER_BYTES_MAX} bytes are read"))?;
     Ok((head.status, body.to_bytes()))

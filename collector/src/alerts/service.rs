@@ -1,0 +1,293 @@
+//! The call List, and who sees what.
+
+use super::book::{About, Episode};
+use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
+use super::state::{Alert, Phase};
+use super::{Alerts, Inner};
+use crate::access::{Caller, Scope};
+use crate::config::Rule;
+use crate::sync::lock;
+use prost::Message as _;
+use proto::collector as wire;
+use proto::collector::alert_service_server::AlertService;
+use std::collections::BTreeMap;
+use tonic::{Request, Response, Status};
+
+impl Alerts {
+    /// What somebody may see.
+    ///
+    /// # Errors
+    /// As the call `List`.
+    pub async fn list(
+        &self,
+        caller: &Caller,
+        asked: wire::ListAlertsRequest,
+    ) -> Result<wire::ListAlertsResponse, Status> {
+        let inner = &self.0;
+        let limit = match asked.limit {
+            0 => LIST_DEFAULT,
+            limit => (limit as usize).min(LIST_MAX),
+        };
+        let range = match asked.range {
+            None => None,
+            Some(range) if range.start_unix_ns < 0 || range.end_unix_ns < 0 => {
+                return Err(Status::invalid_argument(
+                    "failed to use the time range: a time is before 1970",
+                ));
+            }
+            Some(range) => Some((
+                range.start_unix_ns,
+                match range.end_unix_ns {
+                    0 => i64::MAX,
+                    end => end,
+                },
+            )),
+        };
+        let (states, trouble) = {
+            let live = lock(&inner.live);
+            (live.states.clone(), live.trouble.clone())
+        };
+        let mut answer = wire::ListAlertsResponse {
+            rules: inner.rules(caller),
+            trouble,
+            ..wire::ListAlertsResponse::default()
+        };
+        if !self.is_wanted() || !answer.trouble.is_empty() {
+            return Ok(answer);
+        }
+        let scope = caller.scope.clone();
+        let seen = move |about: &About| {
+            let selector = about.selector.parse().unwrap_or_default();
+            is_seen(scope.as_ref(), &about.labels, &selector)
+        };
+        let listing = inner.blocking(move |book| {
+            let (mut episodes, mut left_out, mut bytes) = (Vec::new(), 0, 0);
+            book.each(range, |episode| {
+                if seen(&episode.about) {
+                    bytes += episode.about.selector.len() + 1024;
+                    if episodes.len() < limit && bytes <= LIST_BYTES_MAX {
+                        episodes.push(episode);
+                    } else {
+                        left_out += 1;
+                    }
+                }
+                true
+            })?;
+            Ok((episodes, left_out, book.waiting()?))
+        });
+        let (episodes, left_out, waiting) = listing.await?;
+        answer.left_out = left_out;
+        for episode in episodes {
+            let state = states.get(&(episode.rule.clone(), episode.part.clone()));
+            let state = state.filter(|state| state.episode == episode.id);
+            answer.alerts.push(of_episode(episode, state));
+        }
+        let mut bytes: usize = answer.alerts.iter().map(|one| one.encoded_len() + 8).sum();
+        for ((name, part), state) in &states {
+            let rule = inner.options.rules.iter().find(|rule| rule.name == *name);
+            let Some(rule) = rule.filter(|_| state.phase != Phase::Firing) else {
+                continue;
+            };
+            let about = About::of(rule, part, state);
+            if !is_seen(caller.scope.as_ref(), &about.labels, &rule.selector) {
+                continue;
+            }
+            let alert = of_state(rule, about, state);
+            bytes += alert.encoded_len() + 8;
+            match answer.alerts.len() < limit && bytes <= LIST_BYTES_MAX {
+                true => answer.alerts.push(alert),
+                false => answer.left_out += 1,
+            }
+        }
+        let rank = |alert: &wire::Alert| match alert.state() {
+            wire::AlertState::Firing => 0,
+            wire::AlertState::Pending => 1,
+            wire::AlertState::NoData => 2,
+            _ => 3,
+        };
+        answer
+            .alerts
+            .sort_by_key(|alert| (rank(alert), std::cmp::Reverse(alert.since_unix_ns)));
+        if caller.scope.is_some() {
+            // The reason may name hosts of others.
+            let without = answer
+                .alerts
+                .iter_mut()
+                .filter(|one| !one.no_data.is_empty());
+            without.for_each(|one| one.no_data = "data is missing".to_owned());
+        } else {
+            answer.receivers = inner.receivers_now(&waiting);
+        }
+        Ok(answer)
+    }
+}
+
+impl Inner {
+    fn rules(&self, caller: &Caller) -> Vec<wire::AlertRule> {
+        let live = lock(&self.live);
+        let rules = self.options.rules.iter();
+        let seen = rules.filter(|rule| {
+            let scope = caller.scope.as_ref();
+            is_seen(scope, &rule.labels(""), &rule.selector)
+        });
+        let shown = seen.map(|rule| {
+            let now = live.rules.get(&rule.name).cloned().unwrap_or_default();
+            wire::AlertRule {
+                name: rule.name.clone(),
+                selector: rule.selector.to_string(),
+                condition: rule.condition.clone(),
+                group_by: rule.by.clone().unwrap_or_default(),
+                for_s: rule.hold_ns / 1_000_000_000,
+                severity: rule.severity.clone(),
+                summary: rule.summary.clone(),
+                evaluated_unix_ns: now.evaluated,
+                error: match caller.scope {
+                    None => now.error,
+                    // It may name what is not in the scope.
+                    Some(_) if !now.error.is_empty() => "the query failed".to_owned(),
+                    Some(_) => String::new(),
+                },
+                groups_left_out: now.left_out,
+                receivers: match caller.scope {
+                    None => rule.receivers.clone(),
+                    Some(_) => Vec::new(),
+                },
+            }
+        });
+        shown.collect()
+    }
+
+    fn receivers_now(&self, waiting: &BTreeMap<String, (u64, i64)>) -> Vec<wire::AlertReceiver> {
+        let states = lock(&self.delivery.receivers);
+        let receivers = self.options.receivers.iter();
+        let shown = receivers.map(|receiver| {
+            let state = states.get(&receiver.name).cloned().unwrap_or_default();
+            let (count, oldest) = waiting.get(&receiver.name).copied().unwrap_or((0, 0));
+            wire::AlertReceiver {
+                name: receiver.name.clone(),
+                format: receiver.format.clone(),
+                waiting: count,
+                oldest_unix_ns: oldest,
+                sent: state.sent,
+                failures: state.failures,
+                error: state.error,
+            }
+        });
+        shown.collect()
+    }
+}
+
+/// Whether who has this scope may see an alert: all that it is about has to be in the scope, by a
+/// label that it has for certain or by the same matcher.
+fn is_seen(
+    scope: Option<&Scope>,
+    labels: &BTreeMap<String, String>,
+    selector: &profile::Selector,
+) -> bool {
+    let Some(scope) = scope else { return true };
+    let mut matchers = scope.selector.matchers().iter();
+    matchers.all(|matcher| {
+        let value = labels.get(matcher.label()).map_or("", String::as_str);
+        matcher.matches(value) || selector.matchers().contains(matcher)
+    })
+}
+
+fn of_episode(episode: Episode, state: Option<&Alert>) -> wire::Alert {
+    let Episode {
+        id,
+        rule,
+        fired,
+        resolved,
+        about,
+        ..
+    } = episode;
+    let is_over = resolved != 0;
+    let since = if is_over { resolved } else { fired };
+    let (value, missing) = match state {
+        Some(state) if !is_over => (state.value, state.missing.clone()),
+        _ => (about.value, String::new()),
+    };
+    let state = match is_over {
+        true => wire::AlertState::Resolved,
+        false => wire::AlertState::Firing,
+    };
+    wire::Alert {
+        id,
+        since_unix_ns: since,
+        fired_unix_ns: fired,
+        resolved_unix_ns: resolved,
+        value,
+        no_data: missing,
+        ..of_about(rule, about, state)
+    }
+}
+
+fn of_state(rule: &Rule, about: About, state: &Alert) -> wire::Alert {
+    let phase = match state.phase {
+        Phase::Pending => wire::AlertState::Pending,
+        Phase::Firing => wire::AlertState::Firing,
+        Phase::Dark => wire::AlertState::NoData,
+    };
+    wire::Alert {
+        since_unix_ns: state.since,
+        value: state.value,
+        no_data: state.missing.clone(),
+        ..of_about(rule.name.clone(), about, phase)
+    }
+}
+
+fn of_about(rule: String, about: About, state: wire::AlertState) -> wire::Alert {
+    wire::Alert {
+        fingerprint: about.fingerprint,
+        rule,
+        labels: about.labels.into_iter().collect(),
+        state: state as i32,
+        value: about.value,
+        threshold: about.threshold,
+        baseline: about.baseline,
+        unit: about.unit,
+        severity: about.severity,
+        summary: about.summary,
+        selector: about.selector,
+        function: about.function,
+        opens_incident: about.opens_incident,
+        ..wire::Alert::default()
+    }
+}
+
+#[tonic::async_trait]
+impl AlertService for Alerts {
+    async fn list(
+        &self,
+        request: Request<wire::ListAlertsRequest>,
+    ) -> Result<Response<wire::ListAlertsResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
+        let listed = Alerts::list(self, &caller, request.into_inner()).await?;
+        Ok(Response::new(listed))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scope_sees_what_is_in_it_for_certain() {
+        let scope = Scope::parse("namespace=shop").expect("a scope");
+        let seen = |selector: &str, pairs: &[(&str, &str)]| {
+            let own = |(n, v): &(&str, &str)| ((*n).to_owned(), (*v).to_owned());
+            let labels = pairs.iter().map(own).collect();
+            is_seen(Some(&scope), &labels, &selector.parse().expect("valid"))
+        };
+        assert!(seen("namespace=shop", &[("namespace", "shop")]));
+        assert!(seen("", &[("namespace", "shop")]), "the group is in it");
+        assert!(!seen("", &[]), "the fleet is not");
+        assert!(!seen("namespace=~\"s.*\"", &[("pod", "a")]));
+        assert!(!seen("namespace=other", &[("namespace", "other")]));
+        assert!(is_seen(
+            None,
+            &BTreeMap::new(),
+            &profile::Selector::default()
+        ));
+    }
+}

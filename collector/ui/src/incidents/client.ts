@@ -1,0 +1,41 @@
+// Asks the collector for incidents, and changes them.
+
+import { createClient } from '@connectrpc/connect';
+import {
+  type GetIncidentResponse,
+  IncidentService,
+  type IncidentState,
+  type ListIncidentsResponse,
+} from '../gen/fleetprof/collector/v1/incidents_pb';
+import { transport } from '../query/client';
+import { worded } from '../query/collectorErrors';
+import { type Selection, messageOf } from '../query/selection';
+
+const client = createClient(IncidentService, transport);
+
+export function listIncidents(open: boolean, signal: AbortSignal): Promise<ListIncidentsResponse> {
+  return worded(client.list({ open }, { signal }));
+}
+
+export function getIncident(id: bigint, signal: AbortSignal): Promise<GetIncidentResponse> {
+  return worded(client.get({ id }, { signal }));
+}
+
+/** Opens one; its number. */
+export async function openIncident(title: string, labels: Record<string, string>): Promise<bigint> {
+  const answer = await worded(client.open({ title, labels }));
+  return answer.incident?.id ?? 0n;
+}
+
+export async function setIncident(id: bigint, state: IncidentState): Promise<void> {
+  await worded(client.setState({ id, state }));
+}
+
+export async function addNote(incident: bigint, text: string): Promise<void> {
+  await worded(client.addEntry({ incident, text }));
+}
+
+/** Keeps the profile of a selection, and the address of the page that shows it. */
+export async function addView(incident: bigint, text: string, selection: Selection, address: string): Promise<void> {
+  await worded(client.addEntry({ incident, text, address, evidence: { case: 'view', value: messageOf(selection) } }));
+}

@@ -1,0 +1,42 @@
+// Incidents in words.
+
+import { type Incident, IncidentEntryKind, IncidentState } from '../gen/fleetprof/collector/v1/incidents_pb';
+
+const STATES: Record<IncidentState, string> = {
+  [IncidentState.UNSPECIFIED]: 'unknown',
+  [IncidentState.OPEN]: 'open',
+  [IncidentState.ACKNOWLEDGED]: 'acknowledged',
+  [IncidentState.CLOSED]: 'closed',
+};
+
+const KINDS: Record<IncidentEntryKind, string> = {
+  [IncidentEntryKind.UNSPECIFIED]: 'entry',
+  [IncidentEntryKind.NOTE]: 'note',
+  [IncidentEntryKind.STATE]: 'state',
+  [IncidentEntryKind.ALERT]: 'alert',
+  [IncidentEntryKind.VIEW]: 'view',
+  [IncidentEntryKind.DIFF]: 'comparison',
+  [IncidentEntryKind.PIN]: 'pin',
+  [IncidentEntryKind.CAPTURE]: 'capture',
+};
+
+export const stateOf = (incident: Incident) => STATES[incident.state] ?? 'unknown';
+export const kindOf = (kind: IncidentEntryKind) => KINDS[kind] ?? 'entry';
+
+/** Who opened it: a person, or what made the collector do so. */
+export const openedBy = (incident: Incident) => incident.source || incident.openedBy;
+
+/** What it is about, as `name=value`, in one order. */
+export function labelsOf(incident: Incident): string {
+  const pairs = Object.entries(incident.labels).sort(([left], [right]) => (left < right ? -1 : 1));
+  return pairs.map(([name, value]) => `${name}=${value}`).join(' ');
+}
+
+/** Only the page itself may be linked to: what does not start with `#` leads elsewhere. */
+export const ownAddress = (address: string) => (address.startsWith('#') ? address : '');
+
+/** The labels of an incident about a selection: what its selector equals. */
+export function labelsFrom(matchers: readonly { label: string; op: string; value: string }[]): Record<string, string> {
+  const equal = matchers.filter((one) => one.op === '=' && one.value !== '').slice(0, 16);
+  return Object.fromEntries(equal.map((one) => [one.label, one.value]));
+}

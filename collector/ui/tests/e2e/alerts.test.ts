@@ -1,0 +1,112 @@
+// Alerts and incidents as they are read at night: what fires and where it leads, a timeline, and
+// what can be done, by pointer, by key and on a phone.
+
+import type { Page } from 'playwright-core';
+import { describe, expect, test } from 'vitest';
+import { SEEDED, drawn, param, useSite } from './browser';
+
+const site = useSite();
+const pwned = (page: Page) => page.evaluate(() => (window as never as { __pwned?: number }).__pwned);
+const overflow = (page: Page) => page.evaluate(() => document.documentElement.scrollWidth - innerWidth);
+const PHONE = { width: 390, height: 844 };
+
+describe.skipIf(!SEEDED)('alerts', () => {
+  test('say what fires, since when, with which value, and what is wrong with them', async () => {
+    const page = await site.open('view=alerts');
+    await page.getByText('1 alert firing, 1 pending, 1 without data').waitFor();
+    const rows = page.locator('.view-alerts tbody tr');
+    expect(await rows.first().textContent()).toMatch(
+      /firing.*api-cpu.*page.*unit=api.service.*9.80 cores.*2[3-9] min.*6.30/,
+    );
+    await page.getByText('Receiver oncall does not accept notifications').waitFor();
+    await page.getByText('1 of 2 hosts sends nothing').waitFor();
+    await site.shot(page, 'alerts');
+    expect(await pwned(page)).toBeUndefined();
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+  });
+
+  test('lead to the data of their time', async () => {
+    const page = await site.open('view=alerts');
+    await page.locator('.alert-leads').getByRole('link', { name: 'Open' }).first().click();
+    await page.waitForSelector('.view-profile');
+    expect(param(page, 'query')).toBe('unit="api.service"');
+    expect(param(page, 'view') ?? 'profile').toBe('profile');
+  });
+
+  test('are marked on charts', async () => {
+    const page = await site.open('view=profile&from=now-1h&to=now');
+    await drawn(page);
+    await page.locator('.flag.alert > button').first().focus();
+    await page.getByRole('link', { name: 'Open the alerts' }).first().click();
+    await page.waitForSelector('.view-alerts tbody tr');
+  });
+
+  test('tell how to have some where there are none', async () => {
+    const { mock } = site;
+    if (!mock) return;
+    mock.alerts.none = true;
+    try {
+      const page = await site.open('view=alerts');
+      await page.getByText('Rules are in the collector’s configuration').waitFor();
+    } finally {
+      mock.alerts.none = false;
+    }
+  });
+
+  test('fit a phone', async () => {
+    const page = await site.open('view=alerts', { viewport: PHONE });
+    await page.waitForSelector('.view-alerts tbody tr');
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+    await site.shot(page, 'alerts-phone');
+  });
+});
+
+describe.skipIf(!SEEDED)('an incident', () => {
+  test('is opened, noted, acknowledged and closed', async () => {
+    const page = await site.open('view=incidents&query=unit%3D%22api.service%22');
+    await page.getByLabel('Title of a new incident').fill('checkout slow');
+    await page.keyboard.press('Enter');
+    await page.getByRole('heading', { name: /checkout slow/ }).waitFor();
+    expect(param(page, 'incident')).toBe('3');
+    expect(site.mock?.alerts.incidents[0].of.labels).toEqual({ unit: 'api.service' });
+    await page.getByLabel('Note').fill('rolling back');
+    await page.getByRole('button', { name: 'Add note' }).click();
+    await page.locator('.timeline').getByText('rolling back').waitFor();
+    await page.getByRole('button', { name: 'Acknowledge' }).click();
+    await page.locator('.incident-state.acknowledged').waitFor();
+    await page.getByRole('button', { name: 'Add current view' }).click();
+    await page.locator('.entry.view').getByText('Open the page as it was').waitFor();
+    await page.getByRole('button', { name: 'Close' }).click();
+    await page.locator('.incident-state.closed').waitFor();
+  });
+
+  test('shows its evidence with files, and is one column on a phone', async () => {
+    for (const [name, viewport] of [
+      ['incident', { width: 1280, height: 800 }],
+      ['incident-phone', PHONE],
+    ] as const) {
+      const page = await site.open('view=incidents&incident=1', { viewport });
+      await page.getByText('fired at 9.80 cores').waitFor();
+      const files = page.locator('.entry-files a');
+      expect(await files.first().getAttribute('href')).toContain('api/evidence.html?id=7');
+      expect(await page.getByRole('link', { name: 'Markdown' }).getAttribute('href')).toContain('incident.md?id=1');
+      expect(await overflow(page)).toBeLessThanOrEqual(0);
+      await site.shot(page, name);
+    }
+  });
+
+  test('has hostile text written out, and no link out of the page', async () => {
+    const page = await site.open('view=incidents&incident=2');
+    await page.getByText('# second line').waitFor();
+    expect(await page.locator('.entry a').count()).toBe(0);
+    expect(await pwned(page)).toBeUndefined();
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+  });
+
+  test('that is not there says so', async () => {
+    for (const incident of ['99', '<script>']) {
+      const page = await site.open(`view=incidents&incident=${encodeURIComponent(incident)}`);
+      await page.getByText(incident === '99' ? 'there is no incident 99' : 'Incident not found').waitFor();
+    }
+  });
+});
