@@ -63,6 +63,7 @@ pub fn bare_side(steps: usize, step_ns: u64) -> Side {
         step_ns,
         cells: BTreeMap::new(),
         dark: vec![false; steps],
+        silent: BTreeMap::new(),
         quality: quality(),
         accounted: true,
         waiting: Default::default(),

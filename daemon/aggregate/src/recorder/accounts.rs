@@ -74,12 +74,18 @@ impl Accounts {
         std::iter::from_fn(move || {
             let delta = varint::take(&mut rest)?;
             labels = labels.wrapping_add(delta as u32);
-            Some(Account {
+            let mut account = Account {
                 labels: LabelSetId(labels),
                 ns: varint::take(&mut rest)?.saturating_mul(1000),
                 estimated_ns: varint::take(&mut rest)?.saturating_mul(1000),
                 ..Account::default()
-            })
+            };
+            let throttled_us = varint::take(&mut rest)?.checked_sub(1);
+            account.throttled_ns = throttled_us.map(|us| us.saturating_mul(1000));
+            if throttled_us > Some(0) {
+                account.limit_millicores = varint::take(&mut rest)?;
+            }
+            Some(account)
         })
     }
 
