@@ -1,6 +1,6 @@
 //! How often the overview finds a change, how soon, and how often it says that there is one where
-//! there is none: simulated hosts push three hours for each trial, and the collector is asked as the
-//! page asks it.
+//! there is none: simulated hosts push three hours for each trial, and the collector is asked as
+//! the page asks it.
 //!
 //! Load is made up: of each service on each host it is a level times waves that fade within a
 //! minute, times bursts of a minute, times traffic that drifts over minutes, on all hosts of a

@@ -155,8 +155,8 @@ impl Book {
         Ok((kept, false))
     }
 
-    /// Annotations that overlap a range and that a scope may see, newest first. Detected deployments
-    /// have the hosts of it alone.
+    /// Annotations that overlap a range and that a scope may see, newest first. Detected
+    /// deployments have the hosts of it alone.
     pub fn each(
         &self,
         range: Option<(i64, i64)>,

@@ -7,8 +7,8 @@
 //! remembered as hashes, in memory and in the database (`book.rs`), so that a start reports nothing
 //! that was there before. Nothing here blocks: changes wait to be written.
 //!
-//! Builds come with the facts of a host (`HostFacts.programs`), because frames with names have none.
-//! Each program is told apart by its base name: the directory of many has the version in it.
+//! Builds come with the facts of a host (`HostFacts.programs`), because frames with names have
+//! none. Each program is told apart by its base name: the directory of many has the version in it.
 
 use super::limits::{
     COUNTED_MAX, COUNTING_NS, DEPLOYS_PER_HOUR_MAX, HOSTS_MAX, LABEL_VALUE_BYTES_MAX, LEARN_NS,

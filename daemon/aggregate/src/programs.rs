@@ -4,8 +4,8 @@
 //! programs of each service, and libraries that are its own, are those files with a build id that
 //! are in at least `SHARE_MIN` of its stacks. A file counts once it is in two windows: commands
 //! that a service runs once are no programs of it. Libraries of the distribution are left out, or a
-//! new C library would be a deploy of every service. Interpreters are programs; what they run has no
-//! build id.
+//! new C library would be a deploy of every service. Interpreters are programs; what they run has
+//! no build id.
 //!
 //! Bounds: `PROGRAMS_MAX` are kept, those that were seen last; `FILES_MAX` are counted in a
 //! window.
@@ -233,8 +233,9 @@ fn is_version(text: &str) -> bool {
         .all(|byte| byte == b'.' || byte.is_ascii_digit())
 }
 
-/// The labels that say which service a cgroup is, of all that it has: the image of its container, or
-/// its unit. Names of containers differ after each start. `None`: a session of a user, or no service at all.
+/// The labels that say which service a cgroup is, of all that it has: the image of its container,
+/// or its unit. Names of containers differ after each start. `None`: a session of a user, or no
+/// service at all.
 pub fn service_labels<'l>(
     labels: impl Iterator<Item = (&'l str, &'l str)>,
 ) -> Option<BTreeMap<String, String>> {

@@ -386,8 +386,8 @@ impl Exporter {
         }
     }
 
-    /// The programs as they are sent, without labels that are not. Which samples are withheld is not
-    /// known of a program, so while any are, none is reported.
+    /// The programs as they are sent, without labels that are not. Which samples are withheld is
+    /// not known of a program, so while any are, none is reported.
     fn programs(&self, settings: &Settings) -> Vec<proto::collector::Program> {
         if !settings.withhold.is_empty() {
             return Vec::new();
