@@ -110,3 +110,43 @@ describe.skipIf(!SEEDED)('an incident', () => {
     }
   });
 });
+
+describe.skipIf(!SEEDED)('for everyone', () => {
+  test('dark, on a wide screen and on a phone, with targets that can be hit and names that can be read', async () => {
+    for (const [name, options] of [
+      ['dark', { colorScheme: 'dark' }],
+      ['wide', { viewport: { width: 1600, height: 900 } }],
+      ['phone', { viewport: PHONE }],
+    ] as const) {
+      for (const [what, address, ready] of [
+        ['alerts', 'view=alerts', '.view-alerts tbody tr'],
+        ['incidents', 'view=incidents', '.view-incidents tbody tr'],
+        ['incident', 'view=incidents&incident=1', '.timeline li'],
+      ]) {
+        const page = await site.open(address, options);
+        await page.waitForSelector(ready);
+        expect(await overflow(page), `${name} ${what}`).toBeLessThanOrEqual(0);
+        const small = await page
+          .locator('.incident-acts a, .incident-acts button, .entry-files a, .alert-leads a')
+          .evaluateAll((all) =>
+            all
+              .map((one) => one.getBoundingClientRect())
+              .filter((box) => box.height > 0 && box.height < 24)
+              .map((box) => `${box.width}×${box.height}`),
+          );
+        expect(small, `${name} ${what}`).toEqual([]);
+        const nameless = await page
+          .locator('main button, main a, main input, main textarea')
+          .evaluateAll((all) =>
+            all
+              .filter(
+                (one) => !(one.getAttribute('aria-label') || one.textContent?.trim() || one.getAttribute('title')),
+              )
+              .map((one) => one.outerHTML.slice(0, 80)),
+          );
+        expect(nameless, `${name} ${what}`).toEqual([]);
+        await site.shot(page, `${what}-${name}`);
+      }
+    }
+  });
+});
