@@ -107,6 +107,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
             service_label: args.by.clone(),
             limit: args.limit,
             without_functions: args.no_functions,
+            ..OverviewRequest::default()
         })
         .await?;
     let code = fleet::code(answer.services.is_empty(), Some(&fleet));

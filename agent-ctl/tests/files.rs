@@ -128,7 +128,10 @@ fn what_a_heat_map_cannot_be_asked_is_refused() {
         (&["--format", "pprof"], "need --pick"),
         (&["--pick", "+1s"], "failed to read range"),
         (&["--pick", "+1h..+2h"], "outside the range of the map"),
-        (&["--pick", "..", "--format", "text"], "expected top, folded"),
+        (
+            &["--pick", "..", "--format", "text"],
+            "expected top, folded",
+        ),
         (&["--rows", "0"], "with 0 rows"),
         (
             &["--column", "1ms", "--rows", "1000"],

@@ -366,6 +366,7 @@ async fn once(
                 service_label: "service".to_owned(),
                 limit: 50,
                 without_functions: !functions,
+                ..OverviewRequest::default()
             };
             client.overview(request).await?;
         }
