@@ -159,7 +159,7 @@ pub fn draft(choice: &Choice) -> Draft {
         };
         draft = draft.account("/", choice.sequence * 2000 + 1, choice.sequence);
     }
-    if choice.sequence % 4 > 0 {
+    if !choice.sequence.is_multiple_of(4) {
         draft = draft.pressure(choice.sequence * 30, choice.sequence, choice.sequence % 4);
     }
     draft
