@@ -141,7 +141,7 @@ fn traffic_that_drifts_is_no_alarm() {
             }
         };
         let before = side(&mut load, cores(0));
-        let found = judge(&before, &side(&mut load, cores(STEPS)));
+        let found = judge(&before, &side(&mut load, cores(STEPS)), "unit");
         let rows = found.services.iter().chain(&found.hosts);
         rows.chain([&found.fleet]).any(|row| row.significant)
     });
