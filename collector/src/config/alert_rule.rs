@@ -312,10 +312,12 @@ fn filter(function: &str) -> Result<FrameFilter, String> {
         .map_err(|error| format!("`function` is invalid: {error}"))
 }
 
+/// A name as a pattern that takes it alone. Other punctuation stays as it is: an escaped `<` would
+/// be the start of a word.
 fn escaped(name: &str) -> String {
     let mut pattern = String::new();
     for c in name.chars() {
-        if c.is_ascii_punctuation() {
+        if r"\.+*?()|[]{}^$#&-~".contains(c) {
             pattern.push('\\');
         }
         pattern.push(c);
