@@ -48,7 +48,8 @@ describe('the overview', () => {
     await deploy.waitFor();
     expect(await deploy.textContent()).toContain('image v42 (was v41)');
     const flags = page.locator('.fleet-plot .flag');
-    expect(await flags.count()).toBe(4);
+    // Four that pins, deploys and notes have, and two of alerts.
+    expect(await flags.count()).toBe(6);
     await page.locator('.fleet-plot .flag.deploy button').focus();
     await page.locator('.fleet-plot .flag-tip', { hasText: 'on 6 hosts, found by the collector' }).waitFor();
   });
