@@ -41,7 +41,7 @@ pub struct Args {
     #[arg(long)]
     rules: bool,
     /// Maximum number of alerts; those that fire are shown first
-    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = clap::value_parser!(u32).range(1..=10_000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 1000, value_parser = crate::number::within::<u32>(1, 10_000))]
     limit: u32,
     #[command(flatten)]
     form: Form,

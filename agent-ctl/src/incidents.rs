@@ -48,7 +48,7 @@ pub struct Args {
     #[arg(long)]
     open: bool,
     /// Maximum number of incidents; the newest are shown
-    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    #[arg(long, value_name = "NUMBER", default_value_t = 200, value_parser = crate::number::within::<u32>(1, 1000))]
     limit: u32,
     #[command(flatten)]
     form: Form,
@@ -77,7 +77,7 @@ Examples:
   agent-ctl incidents show 17 --markdown > post-mortem.md")]
     Show {
         /// Number of the incident
-        #[arg(value_name = "NUMBER")]
+        #[arg(value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
         id: u64,
         /// Print Markdown
         #[arg(long, conflicts_with = "json")]
@@ -91,7 +91,7 @@ Examples:
   agent-ctl incidents note 17 'rolling back v42'")]
     Note {
         /// Number of the incident
-        #[arg(value_name = "NUMBER")]
+        #[arg(value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
         id: u64,
         /// At most 4000 bytes
         #[arg(value_name = "TEXT")]
@@ -113,7 +113,7 @@ Examples:
     /// Delete incidents with all of their evidence
     Delete {
         /// Numbers of incidents
-        #[arg(required = true, value_name = "NUMBER")]
+        #[arg(required = true, value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
         ids: Vec<u64>,
     },
 }
@@ -121,7 +121,7 @@ Examples:
 #[derive(Debug, clap::Args)]
 struct Keep {
     /// Number of the incident
-    #[arg(value_name = "NUMBER")]
+    #[arg(value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
     id: u64,
     /// Keep the profile of these samples; empty: of the complete fleet
     #[arg(
@@ -132,10 +132,10 @@ struct Keep {
     )]
     selector: String,
     /// Keep a pin, by its number at the collector
-    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["selector", "capture"])]
+    #[arg(long, value_name = "NUMBER", conflicts_with_all = ["selector", "capture"], value_parser = crate::number::any::<u64>())]
     pin: Option<u64>,
     /// Keep a fleet capture, by its number
-    #[arg(long, value_name = "NUMBER", conflicts_with = "selector")]
+    #[arg(long, value_name = "NUMBER", conflicts_with = "selector", value_parser = crate::number::any::<u64>())]
     capture: Option<u64>,
     /// A sentence about it
     #[arg(
@@ -152,7 +152,7 @@ struct Keep {
 #[derive(Debug, clap::Args)]
 struct Change {
     /// Number of the incident
-    #[arg(value_name = "NUMBER")]
+    #[arg(value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
     id: u64,
     /// Why, for the timeline
     #[arg(value_name = "TEXT", default_value = "", hide_default_value = true)]
