@@ -425,8 +425,8 @@ mod tests {
 
     #[test]
     fn a_home_is_found_by_the_number_of_its_user() {
-        let passwd = "root:x:0:0:root:/root:/bin/sh\nada:x:1000:1000:Ada:/home/ada:/bin/sh\nodd\n";
-        assert_eq!(home(passwd, 1000), Some("/home/ada"));
+        let passwd = "root:x:0:0:root:/:/bin/sh\nada:x:1000:1000:Ada:/srv/ada:/bin/sh\nodd\n";
+        assert_eq!(home(passwd, 1000), Some("/srv/ada"));
         assert_eq!(home(passwd, 7), None);
     }
 

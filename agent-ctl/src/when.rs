@@ -3,8 +3,8 @@
 //! A time is `now`, `5m`, `-5m` or `5 min ago`, `14:03` (the last time it was), `today` or
 //! `yesterday` (midnight, or with a time of day), `2026-11-21`, `2026-11-21T14:03[:05]` in local
 //! time or with `Z` or an offset, or Unix seconds (`@1763733780` or bare). A range is `A..B` with
-//! either side left out. A time of day that ends a range is the first one after its start; an end in
-//! the future is now.
+//! either side left out. A time of day that ends a range is the first one after its start; an end
+//! in the future is now.
 //!
 //! Printed times have the offset of their zone. A file may count its times from the start of a
 //! machine or a program: those are printed as seconds, because they have no date.

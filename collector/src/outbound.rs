@@ -90,7 +90,8 @@ impl Client {
         }
     }
 
-    /// The status of the answer, which is not read any further. An error does not name the address, which may be a secret.
+    /// The status of the answer, which is not read any further. An error does not name the address,
+    /// which may be a secret.
     pub(crate) async fn status(&self, question: Question<'_>) -> Result<StatusCode, String> {
         match tokio::time::timeout(ANSWER_MAX, self.exchange(question, false)).await {
             Ok(answer) => answer.map(|(status, _)| status),

@@ -163,8 +163,8 @@ impl Profile {
 }
 
 impl Profile {
-    /// The samples of `from..until` of the time the timestamps cover, as a profile of their own, with
-    /// their timestamps. Unit: nanoseconds since [`Timestamps::start_unix_ns`].
+    /// The samples of `from..until` of the time the timestamps cover, as a profile of their own,
+    /// with their timestamps. Unit: nanoseconds since [`Timestamps::start_unix_ns`].
     ///
     /// What was missed is known only for the complete profile, so the part's quality has only what
     /// its samples show.

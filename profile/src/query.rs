@@ -448,8 +448,8 @@ impl<'q> QueryRunner<'q> {
 }
 
 impl Profile {
-    /// The answer to `query` over this profile, with the timestamps that it takes. How many of those
-    /// that were dropped it would have taken is not known: they all count.
+    /// The answer to `query` over this profile, with the timestamps that it takes. How many of
+    /// those that were dropped it would have taken is not known: they all count.
     pub fn query(&self, query: &Query) -> Profile {
         self.asked_by(QueryRunner::new(query))
     }

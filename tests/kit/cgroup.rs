@@ -136,9 +136,9 @@ impl Cgroup {
     }
 }
 
-/// A CPU limit of a cgroup, in the hierarchy that has the CPU controller: that of the cgroup, or a v1
-/// hierarchy with a cgroup of the same path, as systemd and container runtimes make them. Removed
-/// when dropped, which has to be after what runs in it has ended.
+/// A CPU limit of a cgroup, in the hierarchy that has the CPU controller: that of the cgroup, or a
+/// v1 hierarchy with a cgroup of the same path, as systemd and container runtimes make them.
+/// Removed when dropped, which has to be after what runs in it has ended.
 pub struct CpuLimit {
     dir: PathBuf,
     /// The directory is one of its own.

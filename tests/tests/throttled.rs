@@ -1,5 +1,5 @@
-//! A cgroup that its CPU limit holds back, next to one without a limit, on the real kernel: from the
-//! agent's windows through the collector to the overview and the tree of cgroups.
+//! A cgroup that its CPU limit holds back, next to one without a limit, on the real kernel: from
+//! the agent's windows through the collector to the overview and the tree of cgroups.
 
 use serde_json::Value;
 use std::time::Duration;

@@ -30,8 +30,8 @@ enum End {
     Cell(Cell),
 }
 
-/// Reads `A..B`: the time from A to B since the start of the timestamps. A cell is a part of the range
-/// at either end.
+/// Reads `A..B`: the time from A to B since the start of the timestamps. A cell is a part of the
+/// range at either end.
 ///
 /// # Errors
 /// When it is no range, or beyond the map.

@@ -1,4 +1,5 @@
-//! What an overview says of waiting: cgroups that their CPU limits hold back, and hosts under pressure.
+//! What an overview says of waiting: cgroups that their CPU limits hold back, and hosts under
+//! pressure.
 
 use super::name;
 use crate::terminal::{Out, Table, Tone};

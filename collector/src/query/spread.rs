@@ -11,10 +11,10 @@
 //! ```
 //!
 //! It is never taken below the binomial one. A permanent difference between hosts is the same on
-//! both sides and adds no error, as long as both have the same hosts. If most are others, as with two
-//! versions or a canary and the rest, each side is cut into groups of hosts as well, and the larger
-//! of both variances counts. One host alone has no spread: it is taken to be as far from its peers
-//! as those of the other side are from each other.
+//! both sides and adds no error, as long as both have the same hosts. If most are others, as with
+//! two versions or a canary and the rest, each side is cut into groups of hosts as well, and the
+//! larger of both variances counts. One host alone has no spread: it is taken to be as far from its
+//! peers as those of the other side are from each other.
 //!
 //! A row is significant if its two-sided p-value, from Student's t with Welch's degrees of freedom,
 //! passes the procedure of Benjamini and Hochberg over all rows: of the marked rows, at most one in
@@ -258,8 +258,8 @@ impl Parts {
     }
 }
 
-/// Variance of a change, and its degrees of freedom, over the parts of both sides' time: that of one
-/// side alone says nothing of the change.
+/// Variance of a change, and its degrees of freedom, over the parts of both sides' time: that of
+/// one side alone says nothing of the change.
 fn over_time(row: &FunctionChange, sides: [&Spread; 2]) -> Option<(f64, f64)> {
     let of = sides.map(|side| side.time.as_ref().and_then(|parts| parts.variance(row)));
     let [Some(before), Some(after)] = of else {

@@ -2,8 +2,8 @@
 //! `GET /api/evidence.FORMAT?id=…`.
 //!
 //! FORMAT is the same as for `profile.FORMAT` (`download.rs`). `id` is the number of the incident
-//! or of the evidence at this collector; `baseline=1` returns the second profile of a comparison, or
-//! what a pin's trigger captured.
+//! or of the evidence at this collector; `baseline=1` returns the second profile of a comparison,
+//! or what a pin's trigger captured.
 
 use super::download::{File, file, finished, format, named, too_large};
 use super::plain;

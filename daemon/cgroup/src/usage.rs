@@ -13,8 +13,8 @@
 //! samples since its last reading, all of its usage since then belongs to the window that has
 //! samples again.
 //!
-//! The same readings say for how long CPU limits held cgroups back; that and the pressure of the host
-//! are in `waiting`.
+//! The same readings say for how long CPU limits held cgroups back; that and the pressure of the
+//! host are in `waiting`.
 //!
 //! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`] small
 //! reads of cgroupfs, for at most [`TIME_MAX`].
@@ -77,7 +77,8 @@ pub struct PathAccount {
     pub ns: u64,
     /// The part of it that was not measured, but taken from the samples.
     pub estimated_ns: u64,
-    /// For how long its own CPU limit held it back, added up over CPUs; `None` if that is not known.
+    /// For how long its own CPU limit held it back, added up over CPUs; `None` if that is not
+    /// known.
     pub throttled_ns: Option<u64>,
     /// The limit that did. 0: it did not, or its size is not known. Unit: thousandths of a core.
     pub limit_millicores: u64,

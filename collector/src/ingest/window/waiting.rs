@@ -1,5 +1,5 @@
-//! What a window says of waiting for CPUs: how CPU limits held its cgroups back, and the pressure of
-//! its host.
+//! What a window says of waiting for CPUs: how CPU limits held its cgroups back, and the pressure
+//! of its host.
 
 use super::fault::Fault;
 use crate::store::TimeRange;

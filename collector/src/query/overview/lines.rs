@@ -31,8 +31,8 @@ pub struct Side {
     pub cells: BTreeMap<(String, String), Vec<f64>>,
     /// Steps of which no host sent anything; of samples, also those of which too many were lost.
     pub dark: Vec<bool>,
-    /// Steps of which a host sent nothing, for hosts that were silent at times. What stands there is
-    /// made up, so that sums do not dip: nobody is shown it as what the host did. Not known of
+    /// Steps of which a host sent nothing, for hosts that were silent at times. What stands there
+    /// is made up, so that sums do not dip: nobody is shown it as what the host did. Not known of
     /// samples.
     pub silent: BTreeMap<String, Vec<bool>>,
     /// What it is made of.

@@ -1,4 +1,5 @@
-//! Finds cgroups that their CPU limits hold back, and hosts whose tasks wait for CPU, memory or I/O.
+//! Finds cgroups that their CPU limits hold back, and hosts whose tasks wait for CPU, memory or
+//! I/O.
 //!
 //! The kernel counts both, so there is no chance to be judged as for CPU time: what passes its
 //! threshold over the complete range is named, and marked if it was as bad in the baseline.

@@ -72,9 +72,9 @@ const ENDS: &[&str] = &[
     GROUP BY day, host, host_id, boot, labels_id",
 ];
 
-/// How CPU limits held cgroups back, and for how long tasks of hosts waited. Rows of before have the
-/// defaults, which say that nothing is known: nothing used while throttling was known, and no time
-/// for which pressure is known.
+/// How CPU limits held cgroups back, and for how long tasks of hosts waited. Rows of before have
+/// the defaults, which say that nothing is known: nothing used while throttling was known, and no
+/// time for which pressure is known.
 const WAITING: &[&str] = &[
     "ALTER TABLE totals ADD COLUMN IF NOT EXISTS throttled_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",
     "ALTER TABLE totals ADD COLUMN IF NOT EXISTS throttle_used_ns UInt64 DEFAULT 0 CODEC(ZSTD(1))",

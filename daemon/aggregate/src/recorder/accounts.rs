@@ -1,7 +1,7 @@
 //! The kernel's accounting of a window, packed for storage.
 //!
-//! A row is varints: the delta of the label set, the time in microseconds, the estimated part of it,
-//! and one more than the time for which it was throttled, or 0 if that is not known. If it was
+//! A row is varints: the delta of the label set, the time in microseconds, the estimated part of
+//! it, and one more than the time for which it was throttled, or 0 if that is not known. If it was
 //! throttled, its limit follows. Rows are ordered by label set, and each label set occurs once.
 
 use super::varint;

@@ -37,8 +37,8 @@ pub struct RecorderAnswer {
     /// Time and windows it was made of.
     pub covered: Covered,
     /// From this time to the end it is known when each sample was taken; `None` when it is not
-    /// known for any, or was not asked for. `profile.timestamps.start_unix_ns` is the same time, and
-    /// is left 0 until [`RecorderAnswer::date`] sets it.
+    /// known for any, or was not asked for. `profile.timestamps.start_unix_ns` is the same time,
+    /// and is left 0 until [`RecorderAnswer::date`] sets it.
     pub times_from: Option<MonotonicTime>,
 }
 

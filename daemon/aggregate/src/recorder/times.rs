@@ -37,8 +37,8 @@ pub(super) struct Timestamp {
 }
 
 impl Times {
-    /// Packs the timestamps of a part that starts at `start`. Their rows are places in `given`; a row
-    /// that `block` does not have was folded away, and its timestamps are counted as refused.
+    /// Packs the timestamps of a part that starts at `start`. Their rows are places in `given`; a
+    /// row that `block` does not have was folded away, and its timestamps are counted as refused.
     pub(super) fn seal(
         timestamps: &[RawTimestamp],
         given: &[SampleKey],

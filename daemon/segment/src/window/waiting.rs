@@ -1,5 +1,5 @@
-//! What the kernel says of waiting for CPUs in a window, encoded after its accounts: the pressure of
-//! the host, and how CPU limits held cgroups back.
+//! What the kernel says of waiting for CPUs in a window, encoded after its accounts: the pressure
+//! of the host, and how CPU limits held cgroups back.
 //!
 //! Numbers are varints. [`MARK`] comes first, then whether pressure is known with its three times,
 //! then for each account 0 if its throttling is not known, or one more than its time, followed by

@@ -127,8 +127,8 @@ struct TimestampsJson {
 }
 
 impl TimestampsJson {
-    /// The timestamps of the profile; `places` has the index of each sample. A moment without a sample
-    /// in the profile counts as dropped.
+    /// The timestamps of the profile; `places` has the index of each sample. A moment without a
+    /// sample in the profile counts as dropped.
     fn of(profile: &Profile, places: &HashMap<SampleKey, usize>) -> TimestampsJson {
         let timestamps = &profile.timestamps;
         let mut columns = TimestampsJson {

@@ -35,8 +35,8 @@ pub enum JsonError {
     /// A stack has more frames than are taken.
     #[error("failed to read JSON: a stack is deeper than {STACK_FRAMES_MAX} frames")]
     TooDeep,
-    /// Columns of timestamps differ in length, name samples that are not there, or go beyond the time
-    /// covered.
+    /// Columns of timestamps differ in length, name samples that are not there, or go beyond the
+    /// time covered.
     #[error("failed to read JSON: moment `{0}` has no sample, or is outside the covered time")]
     Timestamp(usize),
 }

@@ -1,5 +1,5 @@
-//! CPU time over time from the kernel's accounting, and what hosts and cgroups waited for, read from
-//! the metadata of windows: no head and no block is read.
+//! CPU time over time from the kernel's accounting, and what hosts and cgroups waited for, read
+//! from the metadata of windows: no head and no block is read.
 
 mod waiting;
 
