@@ -1,4 +1,5 @@
-// Which two sides are compared: their selectors and ranges, ways to choose them, and both over time.
+// Which two sides are compared: their selectors and ranges, ways to choose them, and both over
+// time.
 
 import { useMemo } from 'preact/hooks';
 import { useLastDeploy } from '../app/Baseline';

@@ -6,8 +6,8 @@ import { toMs } from '../time/range';
 import { dark, mostOf, paths, placed, spoken } from './overview';
 
 /**
- * Small: in a row of a table. The grey line is the baseline; grey is time without data, hatched what
- * lines are too low in, because samples were lost.
+ * Small: in a row of a table. The grey line is the baseline; grey is time without data, hatched
+ * what lines are too low in, because samples were lost.
  */
 export function Spark(props: { row: OverviewRow; answer: OverviewResponse; lost: readonly Band[] }) {
   const { row } = props;

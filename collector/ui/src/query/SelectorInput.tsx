@@ -23,7 +23,7 @@ interface Props {
   beside?: string;
   /** Labels that are the page's own, such as `function`. */
   extra?: readonly string[];
-  /** It opens to change one filter: it has the focus, and Escape or leaving it unchanged closes it. */
+  /** It opens to change one filter: it has the focus; Escape or leaving it unchanged closes it. */
   onLeave?: () => void;
 }
 

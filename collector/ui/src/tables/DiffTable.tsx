@@ -1,5 +1,5 @@
-// What changed, as a table: by function or module from samples, by label from the kernel's accounts,
-// each with its error.
+// What changed, as a table: by function or module from samples, by label from the kernel's
+// accounts, each with its error.
 
 import { useMemo } from 'preact/hooks';
 import { FilterInput } from '../app/FilterInput';
@@ -238,7 +238,7 @@ function ShownTable(props: TableProps) {
 /** An error with two digits; what is next to nothing is not written out. */
 const errorText = (error: number) => (error > 0 && error < 0.001 ? '<0.001' : format.significant(error, 2));
 
-/** Signs of a change, for those who do not tell red from blue: one for each doubling of its size. */
+/** Signs of a change, for those who do not tell red from blue: one per doubling of its size. */
 function arrows(change: number, largest: number): string {
   const size = largest > 0 ? Math.abs(change) / largest : 0;
   return (change < 0 ? '▼' : '▲').repeat(size > 0.5 ? 3 : size > 0.15 ? 2 : 1);

@@ -186,7 +186,7 @@ function Drawing(props: DrawingProps) {
   );
 }
 
-/** The mean of a line in the baseline. What is too light there to have a line of its own is unknown. */
+/** The mean of a line in the baseline. What is too light there to have its own line is unknown. */
 function before(ghost: Ghost, line: Line): string {
   const mean = ghost.means.get(idOf(line));
   if (mean !== undefined) return format.significant(mean);

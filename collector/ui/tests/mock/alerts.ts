@@ -1,5 +1,5 @@
-// Alerts and incidents of the fleet that is not there: one fires, one waits, one has no data, one is
-// over; an incident with evidence and a hostile one.
+// Alerts and incidents of the fleet that is not there: one fires, one waits, one has no data, one
+// is over; an incident with evidence and a hostile one.
 
 import { create } from '@bufbuild/protobuf';
 import type { MessageInitShape } from '@bufbuild/protobuf';

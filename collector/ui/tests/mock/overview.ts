@@ -31,7 +31,10 @@ const mean = (steps: readonly number[]) => {
   return known.length ? known.reduce((sum, value) => sum + value, 0) / known.length : 0;
 };
 
-/** Services that their limits hold back, and a host with too little CPU: nothing of it when calm or young. */
+/**
+ * Services that their limits hold back, and a host with too little CPU: nothing of it when calm or
+ * young.
+ */
 function waiting(now: Asked, label: string) {
   const hosts = [...new Set(now.entities.map((one) => one.labels.host))];
   const busy = now.entities.filter((one) => one.labels.cgroup !== '/').slice(0, 9);
