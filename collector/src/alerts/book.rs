@@ -217,7 +217,9 @@ impl Book {
         for (id, at, about) in &round.resolved {
             let id = i64::try_from(*id).unwrap_or(i64::MAX);
             change.execute(
-                "UPDATE episodes SET resolved = ?2, about = ?3 WHERE id = ?1",
+                // Whoever was told that it fired is told that it is over.
+                "UPDATE episodes SET resolved = ?2, about = json_set(?3, '$.receivers', \
+                 json(coalesce(json_extract(about, '$.receivers'), '[]'))) WHERE id = ?1",
                 params![id, at, json(about)],
             )?;
             note(&change, rule, id)?;
@@ -303,8 +305,10 @@ impl Book {
         for episode in of {
             let id = i64::try_from(episode.id).unwrap_or(i64::MAX);
             change.execute(
-                "DELETE FROM news WHERE rule = ?1 AND episode = ?2",
-                params![rule, id],
+                // What became of it since it was read is still to be told.
+                "DELETE FROM news WHERE rule = ?1 AND episode = ?2 AND NOT EXISTS \
+                 (SELECT 1 FROM episodes WHERE id = ?2 AND resolved != ?3)",
+                params![rule, id, episode.resolved],
             )?;
         }
         change.commit()?;

@@ -8,7 +8,7 @@ use super::limits::{
     CELLS_MAX, COVERED_MIN, DELAY_NS, GROUPS_MAX, MISSED_NS, SAMPLES_MIN, UNSAMPLED_MAX,
 };
 use super::state::Reading;
-use crate::config::alert_rule::{Baseline, Bound, Quantity, Rule};
+use crate::config::alert_rule::{Baseline, Bound, Quantity, Rule, Side};
 use crate::query::{Failed, totals_of};
 use crate::store::{
     DataQuality, LabelTotals, Limits, QueryResult, SAMPLE_LABELS, Scope, StoreQueries, TimeRange,
@@ -42,6 +42,8 @@ pub struct Measured {
     pub groups: BTreeMap<String, Reading>,
     /// Groups beyond the bound.
     pub left_out: u64,
+    /// These: nothing is said of them, neither that they are idle.
+    pub cut: BTreeSet<String>,
     /// What can be said of a group that was not found.
     pub absent: Reading,
     /// What its groups are compared with; none: its rule has no baseline.
@@ -55,6 +57,7 @@ impl Measured {
         let is_of_another = rule.by.is_some() == group.is_empty();
         let found = self.groups.get(group).cloned();
         let mut reading = found.unwrap_or_else(|| match is_of_another {
+            _ if self.cut.contains(group) => Reading::unknown("the rule has too many groups"),
             false => self.absent.clone(),
             true => Reading {
                 is_idle: true,
@@ -125,10 +128,16 @@ pub fn baselines(
         Baseline::Hour => LONG_STEP_NS,
         Baseline::Ago(_) => OLD_STEP_NS,
     };
-    let presence = Presence::read(store, rule, range, step, limits)?;
+    let mut presence = Presence::read(store, rule, range, step, limits)?;
     if presence.share_covered() < BASELINE_COVERED_MIN {
         return Ok(Some(None));
     }
+    // A host counts with its mean over the time that there is of it.
+    let least = (presence.length_ns as f64 * BASELINE_COVERED_MIN) as u64;
+    let hosts = &presence.hosts;
+    presence
+        .silent
+        .retain(|host| hosts.get(host).is_none_or(|&ns| ns < least.max(1)));
     let found = match &rule.quantity {
         Quantity::Cores => {
             let cores = cores(store, rule, (range, step), &presence, limits)?;
@@ -192,28 +201,35 @@ pub fn measure(
         // Nobody sends anything: there is no group that could say so.
         groups.insert(String::new(), absent.clone());
     }
-    let left_out = keep_largest(&mut groups);
+    let cut = keep_foremost(&mut groups, rule.side);
     Ok(Measured {
         groups,
-        left_out,
+        left_out: cut.len() as u64,
+        cut,
         absent,
         baselines: baselines.cloned(),
     })
 }
 
-fn keep_largest(groups: &mut BTreeMap<String, Reading>) -> u64 {
+/// Keeps the groups that come first to fire, and returns the others.
+fn keep_foremost(groups: &mut BTreeMap<String, Reading>, side: Side) -> BTreeSet<String> {
     let over = groups.len().saturating_sub(GROUPS_MAX);
+    let mut cut = BTreeSet::new();
     if over > 0 {
         let mut order: Vec<(f64, String)> = groups
             .iter()
             .map(|(group, reading)| (reading.low, group.clone()))
             .collect();
         order.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if side == Side::Below {
+            order.reverse();
+        }
         for (_, group) in order.into_iter().take(over) {
             groups.remove(&group);
+            cut.insert(group);
         }
     }
-    over as u64
+    cut
 }
 
 /// Which hosts sent windows, and which of them are missing.

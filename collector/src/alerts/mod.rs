@@ -247,6 +247,7 @@ fn unknown(rule: &Rule, why: &str) -> Measured {
     Measured {
         groups,
         left_out: 0,
+        cut: BTreeSet::new(),
         absent: reading,
         baselines: None,
     }

@@ -266,7 +266,15 @@ impl Book {
         if changed == 0 {
             return Ok(false);
         }
-        insert(&change, number, entry)?;
+        let count: i64 = change.query_row(
+            "SELECT count(*) FROM entries WHERE incident = ?1",
+            [number],
+            |row| row.get(0),
+        )?;
+        // A full one can still be closed; beyond that only its state changes.
+        if count < 2 * ENTRIES_MAX as i64 {
+            insert(&change, number, entry)?;
+        }
         change.commit()?;
         Ok(true)
     }
@@ -332,6 +340,18 @@ impl Book {
         change.execute("DELETE FROM entries WHERE incident = ?1", [number(id)])?;
         change.commit()?;
         Ok(gone > 0)
+    }
+
+    /// Keeps a cause that is still there from being forgotten. Writes only what is older than
+    /// `before`.
+    pub fn renew_cause(&self, cause: &str, now: i64, before: i64) -> rusqlite::Result<()> {
+        let database = lock(&self.database);
+        database
+            .execute(
+                "UPDATE causes SET at = ?2 WHERE cause = ?1 AND at < ?3",
+                params![cause, now, before],
+            )
+            .map(|_| ())
     }
 
     /// Forgets causes that are too old to come again.

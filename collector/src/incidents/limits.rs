@@ -56,3 +56,6 @@ pub const REQUEST_BYTES_MAX: usize = 1 << 20;
 
 /// Most pictures in a bundle. Others are named without one.
 pub const PICTURES_MAX: usize = 20;
+
+/// Size of pictures beyond which a bundle takes no more. Unit: bytes.
+pub const PICTURES_BYTES_MAX: usize = 32 << 20;

@@ -42,10 +42,21 @@ impl Incidents {
         if caller.scope.is_some() {
             (incident.hosts, incident.bytes) = (Vec::new(), 0);
         }
+        let is_scoped = caller.scope.is_some();
         let entries = entries.into_iter().map(|(entry, number)| {
             let kept = evidence.iter().find(|one| one.id == number).cloned();
+            // These may tell of other groups of the rule, and of other hosts.
+            let is_hidden = is_scoped
+                && matches!(
+                    entry.kind(),
+                    IncidentEntryKind::Alert | IncidentEntryKind::Pin
+                );
             IncidentEntry {
                 evidence: kept.and_then(|one| seen(caller, one)),
+                text: match is_hidden {
+                    true => String::new(),
+                    false => entry.text.clone(),
+                },
                 ..entry
             }
         });

@@ -148,9 +148,11 @@ impl Inner {
             source: cause.source,
             ..Incident::default()
         };
+        let before = now.saturating_sub(LOOK_BACK_NS);
         let work = move |opened: &super::Opened| {
             let book = &opened.book;
             if book.of_cause(&key)?.is_some() {
+                book.renew_cause(&key, now, before)?;
                 return Ok(None);
             }
             let (count, last) = book.unasked(now.saturating_sub(HOUR_NS))?;
@@ -160,14 +162,19 @@ impl Inner {
                 None if is_full => last,
                 None => None,
             };
-            match known {
-                Some(known) => {
-                    let added = book.entry(known, &entry, Some(&key), &[])?;
-                    Ok(added.map(|_| (known, false)))
-                }
-                None if is_full => Ok(None),
-                None => Ok(Some((book.add(&incident, Some(&key), &entry, now)?, true))),
+            if let Some(known) = known
+                && book.entry(known, &entry, Some(&key), &[])?.is_some()
+            {
+                // The entry has the time when it was, which may be days ago.
+                book.renew_cause(&key, now, before)?;
+                return Ok(Some((known, false)));
             }
+            // A full incident takes no more: another one is opened.
+            if is_full {
+                tracing::warn!(cause = key, "no incident is opened: there is no room");
+                return Ok(None);
+            }
+            Ok(Some((book.add(&incident, Some(&key), &entry, now)?, true)))
         };
         let Some((incident, is_new)) = self.blocking(work).await? else {
             return Ok(());

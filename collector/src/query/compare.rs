@@ -81,7 +81,10 @@ pub(super) fn compare(
     };
     let hosts_differ = hosts.is_some();
     for (side, hosts) in hosts.into_iter().flatten().enumerate() {
-        spreads[side].hosts_count = hosts.len();
+        spreads[side].hosts_count = match hosts.len() {
+            0 => spread::HOSTS_MAX,
+            known => known,
+        };
         let of = (&queries[side], hosts.as_slice());
         let range = qualities[side].covered;
         spreads[side].hosts = Parts::of_hosts(&asked, range, of, &mut bytes_left)?;
@@ -109,9 +112,13 @@ fn other_hosts(
         let range = qualities[side].covered;
         spread::hosts_of(asked, range, &queries[side])
     };
+    // Too many to tell apart are others for certain only if the other side has less than half.
+    let is_few = |hosts: &Vec<String>| hosts.len() * 2 < spread::HOSTS_MAX;
     let [before, after] = match [of(0)?, of(1)?] {
-        [None, None] => return Ok(None),
-        known => known.map(Option::unwrap_or_default),
+        [Some(before), Some(after)] => [before, after],
+        [Some(few), None] if is_few(&few) => [few, Vec::new()],
+        [None, Some(few)] if is_few(&few) => [Vec::new(), few],
+        _ => return Ok(None),
     };
     // Both are in order.
     let common = after

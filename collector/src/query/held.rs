@@ -61,7 +61,7 @@ impl Queries {
             answers.metrics.answers_refused.inc();
             busy(format!(
                 "{ANSWERS_MAX} answers are already being sent, which is the limit; try again in a \
-                 timestamp"
+                 moment"
             ))
         })?;
         Ok(ResponseSlot {
@@ -94,7 +94,7 @@ impl ResponseSlot {
         self.metrics.answers_refused.inc();
         Err(busy(format!(
             "answers that are being sent hold most of {mib} MiB (`query.memory_mib`); try again in \
-             a timestamp"
+             a moment"
         )))
     }
 

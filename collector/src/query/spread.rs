@@ -40,7 +40,7 @@ const MINUTE_NS: u64 = 60_000_000_000;
 const HOST_GROUPS_MAX: usize = 10;
 
 /// Most hosts of a side that are told apart. Their names make up the patterns of the groups.
-const HOSTS_MAX: usize = 2000;
+pub(super) const HOSTS_MAX: usize = 2000;
 
 /// Rows marked by chance, of all that are marked.
 const FALSE_DISCOVERIES: f64 = 0.05;

@@ -8,7 +8,8 @@
 use super::download::{File, file, finished, format, named, too_large};
 use super::plain;
 use crate::access::Caller;
-use crate::incidents::{Incidents, Picture, html, limits::PICTURES_MAX, markdown};
+use crate::incidents::limits::{PICTURES_BYTES_MAX, PICTURES_MAX};
+use crate::incidents::{Incidents, Picture, html, markdown};
 use crate::query::Queries;
 use hyper::body::Bytes;
 use hyper::header::{
@@ -107,16 +108,18 @@ pub(super) async fn incident(
             "md",
         ),
         "incident.html" => {
-            let mut pictures = Vec::new();
+            let (mut pictures, mut bytes) = (Vec::new(), 0);
             for evidence in told
                 .entries
                 .iter()
                 .filter_map(|entry| entry.evidence.as_ref())
             {
                 for (is_baseline, is_there) in [(false, true), (true, evidence.has_baseline)] {
-                    if is_there && pictures.len() < PICTURES_MAX {
-                        let made = picture(incidents, &caller, (evidence.id, is_baseline)).await;
-                        pictures.push(made?);
+                    let has_room = pictures.len() < PICTURES_MAX && bytes < PICTURES_BYTES_MAX;
+                    if is_there && has_room {
+                        let made = picture(incidents, &caller, (evidence.id, is_baseline)).await?;
+                        bytes += made.svg.len();
+                        pictures.push(made);
                     }
                 }
             }

@@ -171,7 +171,9 @@ impl<'w> Baseline<'w> {
             self.by_service.get(service).copied().filter(|_| named)
         };
         // Of a host without the baseline's windows nothing is known.
-        let nothing = || self.of.hosts.contains_key(host).then_some(0.0);
+        // Nor of one that may be among those left out.
+        let is_all = self.of.throttled_left_out == 0;
+        let nothing = || (is_all && self.of.hosts.contains_key(host)).then_some(0.0);
         own.or_else(of_service).or_else(nothing)
     }
 }

@@ -77,13 +77,15 @@ function List(props: PageProps) {
 function useChange() {
   const [busy, setBusy] = useState(false);
   const [trouble, setTrouble] = useState<Trouble>();
-  const run = async (change: () => Promise<void>) => {
+  const run = async (change: () => Promise<void>): Promise<boolean> => {
     setBusy(true);
     setTrouble(undefined);
     try {
       await change();
+      return true;
     } catch (error) {
       setTrouble(troubleOf(error));
+      return false;
     } finally {
       setBusy(false);
     }
@@ -381,11 +383,11 @@ function Evidence({ of }: { of: IncidentEvidence; incident: Incident }) {
   );
 }
 
-function NoteForm({ busy, onNote }: { busy: boolean; onNote: (text: string) => Promise<void> }) {
+function NoteForm({ busy, onNote }: { busy: boolean; onNote: (text: string) => Promise<boolean> }) {
   const [text, setText] = useState('');
   const submit = (event: Event) => {
     event.preventDefault();
-    void onNote(text).then(() => setText(''));
+    void onNote(text).then((kept) => kept && setText(''));
   };
   return (
     <form class="incident-note" onSubmit={submit}>
