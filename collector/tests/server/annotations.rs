@@ -210,6 +210,8 @@ async fn builds_that_agents_report_are_found_once_with_their_hosts_and_lies_are_
         ("api.service", "0c0c0c0c0c0c0c0c", 0),
         ("", "0d0d0d0d0d0d0d0d", ago(5)),
     ];
+    // A stream that ends is not read to its end.
+    let mut agents = Vec::new();
     for name in ["web-1", "web-2", "web-3"] {
         let agent = rig.agent(name).await;
         let say = |builds: &[_]| wire::push_request::Body::Facts(running(name, builds));
@@ -222,6 +224,7 @@ async fn builds_that_agents_report_are_found_once_with_their_hosts_and_lies_are_
         } else {
             agent.send(say(&[odd[0], odd[1], odd[2]])).await;
         }
+        agents.push(agent);
     }
     let mut found = listed(&rig, 1).await;
     for _ in 0..500 {
