@@ -73,7 +73,7 @@ impl Alerts {
         // When the changes of each rule were first seen here.
         let mut seen: BTreeMap<String, Instant> = BTreeMap::new();
         let mut is_first = true;
-        loop {
+        'deliver: loop {
             if self.is_wanted() && self.0.book().await.is_ok() {
                 self.0.post(&mut seen, is_first).await;
                 is_first = false;
@@ -82,11 +82,16 @@ impl Alerts {
                     sending.spawn(async move { alerts.0.send_next(&receiver).await });
                 }
             }
-            tokio::select! {
-                () = stopped(&mut shutdown) => break,
-                () = self.0.bell.notified() => {}
-                () = tokio::time::sleep(LOOK) => {}
-                Some(_) = sending.join_next() => {}
+            let look = tokio::time::sleep(LOOK);
+            tokio::pin!(look);
+            loop {
+                tokio::select! {
+                    () = stopped(&mut shutdown) => break 'deliver,
+                    () = self.0.bell.notified() => break,
+                    () = &mut look => break,
+                    // Whoever has sent all that waited has nothing to do until something changes.
+                    Some(_) = sending.join_next() => {}
+                }
             }
         }
         while sending.join_next().await.is_some() {}
