@@ -36,6 +36,7 @@ fn cpu() -> Duration {
 fn limits() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

@@ -110,6 +110,7 @@ fn window(functions: &Functions, most: usize) -> (NewWindow, Dictionary) {
 fn ask(store: &EmbeddedStore) -> Result<(Duration, u64), Failed> {
     let limits = Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

@@ -79,6 +79,7 @@ fn dictionaries(dir: &Path) -> std::io::Result<u64> {
 fn limits() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

@@ -67,6 +67,7 @@ fn open(dir: &Path) -> EmbeddedStore {
 fn ample() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

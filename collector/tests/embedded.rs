@@ -50,6 +50,7 @@ fn open(dir: &Path, options: &Options) -> EmbeddedStore {
 fn ample() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

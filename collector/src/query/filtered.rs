@@ -5,11 +5,11 @@
 
 use super::cgroups;
 use super::request::{STEPS_S, invalid};
+use crate::store::query::heaviest;
 use crate::store::{
-    LabelSet, Limits, QueryResult, Scope, Series, StoreError, StoreQueries, TimeRange, TimeSeries,
+    LabelSet, Limits, QueryResult, Scope, StoreError, StoreQueries, TimeRange, TimeSeries,
 };
 use profile::{Query, unit};
-use std::cmp::Reverse;
 use std::collections::HashMap;
 use tonic::Status;
 
@@ -92,8 +92,9 @@ pub(super) fn series(
             }
         }
     }
-    (found.data.lines, found.data.rest, found.data.rest_lines) =
-        heaviest(groups, steps, limits.lines);
+    let heaviest = heaviest(groups, steps, limits.lines);
+    (found.data.lines, found.data.rest) = (heaviest.lines, heaviest.rest);
+    found.data.rest_lines = heaviest.rest_lines;
     Ok(found)
 }
 
@@ -106,41 +107,6 @@ fn part(series: &TimeSeries, at: usize) -> TimeRange {
         start_unix_ns,
         end_unix_ns: start_unix_ns.saturating_add(step),
     }
-}
-
-/// The `most` heaviest lines, the sum of the others by step, and how many those are.
-fn heaviest(
-    groups: HashMap<LabelSet, Vec<u64>>,
-    steps: usize,
-    most: usize,
-) -> (Vec<Series>, Vec<u64>, u64) {
-    let sum = |weights: &[u64]| {
-        let add = |sum: u64, &weight: &u64| sum.saturating_add(weight);
-        weights.iter().fold(0, add)
-    };
-    let mut lines: Vec<(u64, Series)> = groups
-        .into_iter()
-        .map(|(labels, weights)| (sum(&weights), Series { labels, weights }))
-        .collect();
-    lines.sort_by(|(left, a), (right, b)| {
-        (Reverse(left), &a.labels).cmp(&(Reverse(right), &b.labels))
-    });
-    let others = lines.split_off(lines.len().min(most));
-    let mut rest = Vec::new();
-    if !others.is_empty() {
-        rest = vec![0u64; steps];
-        for (_, line) in &others {
-            for (sum, weight) in rest.iter_mut().zip(&line.weights) {
-                *sum = sum.saturating_add(*weight);
-            }
-        }
-    }
-    let rest_lines = others.len() as u64;
-    (
-        lines.into_iter().map(|(_, line)| line).collect(),
-        rest,
-        rest_lines,
-    )
 }
 
 #[cfg(test)]
@@ -184,9 +150,9 @@ mod tests {
             (labels("b"), vec![5, 0]),
             (labels("c"), vec![0, 1]),
         ]);
-        let (lines, rest, rest_lines) = heaviest(groups, 2, 1);
-        assert_eq!(lines.len(), 1);
-        assert_eq!(lines[0].labels, labels("b"));
-        assert_eq!((rest, rest_lines), (vec![1, 3], 2));
+        let found = heaviest(groups, 2, 1);
+        assert_eq!(found.lines.len(), 1);
+        assert_eq!(found.lines[0].labels, labels("b"));
+        assert_eq!((found.rest, found.rest_lines), (vec![1, 3], 2));
     }
 }

@@ -211,6 +211,7 @@ impl Queries {
         };
         let limits = Limits {
             hosts: None,
+            waiting: true,
             cancel: guard.cancel.clone(),
             deadline,
             memory_bytes: inner.options.memory_bytes,

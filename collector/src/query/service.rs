@@ -686,7 +686,11 @@ fn accounted_series(
     limits: &Limits,
 ) -> Result<QueryResult<TimeSeries>, StoreError> {
     let mut found = store.series(scope, &[], step_ns, limits)?;
-    let accounts = store.accounted(scope, group_by, found.data.step_ns, limits)?;
+    let lines_alone = Limits {
+        waiting: false,
+        ..limits.clone()
+    };
+    let accounts = store.accounted(scope, group_by, found.data.step_ns, &lines_alone)?;
     found.quality.total.weight = accounts.quality.total.weight;
     found.quality.unit = accounts.quality.unit;
     let AccountedSeries {

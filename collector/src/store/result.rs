@@ -42,6 +42,8 @@ pub struct Limits {
     /// Names of the hosts that the asker may hear of: quality, units and steps are of these alone,
     /// whatever the selector says of others. `None`: all.
     pub hosts: Option<Arc<HashSet<String>>>,
+    /// Accounted series also say which cgroups were held back. Charts and alerts do without.
+    pub waiting: bool,
 }
 
 impl Limits {

@@ -389,6 +389,7 @@ mod tests {
         use std::io::Write;
         let limits = |left_ms| Limits {
             hosts: None,
+            waiting: true,
             cancel: crate::store::Cancel::default(),
             deadline: Instant::now() + std::time::Duration::from_millis(left_ms),
             memory_bytes: 0,

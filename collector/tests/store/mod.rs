@@ -91,6 +91,7 @@ pub fn hour() -> TimeRange {
 pub fn ample() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

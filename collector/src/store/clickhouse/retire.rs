@@ -206,6 +206,7 @@ impl ClickHouseStore {
     async fn rollups_have(&self, day: u16) -> Result<bool, Fault> {
         let limits = Limits {
             hosts: None,
+            waiting: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + LOOK,
             memory_bytes: LOOK_BYTES,

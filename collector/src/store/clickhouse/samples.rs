@@ -144,7 +144,7 @@ impl Read {
         let mut units = Units::default();
         let cells = read_cells(client, &source, &condition, &grouping, &mut units, limits).await?;
         let names = grouping
-            .labels(client, table, span, &condition, limits)
+            .labels(client, (table, None), span, &condition, limits)
             .await?;
         Ok(Read {
             without_sets: grouping.is_one() && condition.is_empty(),

@@ -12,6 +12,9 @@ use profile::{GroupBy, LabelMatcher, MatchOp, Selector, key};
 use serde::Deserialize;
 use std::collections::HashMap;
 
+/// Most groups that are named one by one in a statement.
+const ONLY_MAX: usize = 10_000;
+
 /// Most values of one label that a regular expression is matched against. Unit: values.
 const VALUES_MAX: usize = 200_000;
 
@@ -260,11 +263,12 @@ impl<'g> Grouping<'g> {
         }
     }
 
-    /// The labels of groups, as [`Grouping::sql`] names them.
+    /// The labels of groups, as [`Grouping::sql`] names them. `only`: of these, where each label
+    /// set is a group of its own; many are not told apart from all.
     pub async fn labels(
         &self,
         client: &Client,
-        table: &str,
+        (table, only): (&str, Option<&[u64]>),
         span: Span,
         condition: &Condition,
         limits: &Limits,
@@ -288,9 +292,16 @@ impl<'g> Grouping<'g> {
                 format!("mapFilter((name, value) -> has({names}, name), labels)")
             }
         };
+        let is_each = matches!(self.group_by, GroupBy::All);
+        let only = match only {
+            Some(ids) if is_each && ids.len() <= ONLY_MAX => {
+                format!(" AND series IN (SELECT arrayJoin({}))", ask.numbers(ids))
+            }
+            _ => String::new(),
+        };
         ask.sql = format!(
             "SELECT {group} AS g, any({kept}) AS kept FROM {table} \
-             WHERE {} AND {selected} GROUP BY g",
+             WHERE {} AND {selected}{only} GROUP BY g",
             span.of_days()
         );
         let mut bytes = 0usize;

@@ -207,7 +207,7 @@ pub(super) async fn series(
         })
         .await?;
     let names = grouping
-        .labels(client, "series", span, &condition, limits)
+        .labels(client, ("series", None), span, &condition, limits)
         .await?;
     // Groups that differ in the unit have the same labels.
     for (group, weights) in groups {
@@ -268,7 +268,7 @@ pub(super) async fn accounted(
         })
         .await?;
     let names = grouping
-        .labels(client, "series", span, &condition, limits)
+        .labels(client, ("series", None), span, &condition, limits)
         .await?;
     for (group, line) in groups {
         let labels = names.get(&group).cloned().unwrap_or_default();
@@ -278,8 +278,10 @@ pub(super) async fn accounted(
     }
     (found.hosts, found.pressure) =
         covered_by_host(client, span, axis, &scope.selector, limits).await?;
-    (found.throttled, found.throttling_known) =
-        throttled(client, span, axis, &condition, limits).await?;
+    if limits.waiting {
+        (found.throttled, found.throttling_known) =
+            throttled(client, span, axis, &condition, limits).await?;
+    }
     Ok(found)
 }
 
@@ -351,8 +353,10 @@ async fn throttled(
             Ok(())
         })
         .await?;
+    let held: Vec<u64> = sums.keys().copied().collect();
+    let only = Some(held.as_slice());
     let names = grouping
-        .labels(client, "series", span, condition, limits)
+        .labels(client, ("series", only), span, condition, limits)
         .await?;
     let cgroups = sums.into_iter().map(|(group, sum)| ThrottledCgroup {
         labels: names.get(&group).cloned().unwrap_or_default(),
@@ -581,7 +585,7 @@ pub(super) async fn totals(
         })
         .await?;
     let names = grouping
-        .labels(client, "series", span, &condition, limits)
+        .labels(client, ("series", None), span, &condition, limits)
         .await?;
     for (group, sum) in groups {
         let labels = names.get(&group).cloned().unwrap_or_default();

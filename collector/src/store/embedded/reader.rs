@@ -94,6 +94,7 @@ impl StoreReader {
     pub fn name_ahead(&self) {
         let limits = Limits {
             hosts: None,
+            waiting: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + NAME_AHEAD,
             memory_bytes: 0,

@@ -293,6 +293,7 @@ mod tests {
     fn limits() -> Limits {
         Limits {
             hosts: None,
+            waiting: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(60),
             memory_bytes: 1 << 20,

@@ -56,7 +56,7 @@ pub(super) fn covered(
 }
 
 /// Lines within a limit.
-pub(in crate::store) struct Heaviest {
+pub(crate) struct Heaviest {
     /// The heaviest first.
     pub lines: Vec<Series>,
     /// Sum of the others by step; empty when there is none.
@@ -68,7 +68,7 @@ pub(in crate::store) struct Heaviest {
 }
 
 /// The heaviest lines, and the sum of the others.
-pub(in crate::store) fn heaviest(
+pub(crate) fn heaviest(
     lines: impl IntoIterator<Item = (LabelSet, Vec<u64>)>,
     steps: usize,
     limit: usize,

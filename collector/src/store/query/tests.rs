@@ -236,6 +236,7 @@ fn all() -> TimeRange {
 fn limits() -> Limits {
     Limits {
         hosts: None,
+        waiting: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 20,

@@ -142,7 +142,9 @@ fn read_partition(
             if taken.get(labels as usize).is_some_and(|taken| *taken) {
                 let kept = || kept_labels(&read(&dict), LabelSetId(labels), group_by);
                 lines.add(at, labels, account.ns - account.below_ns, kept, budget)?;
-                throttled.add(at, labels, account.throttling, budget)?;
+                if budget.limits.waiting {
+                    throttled.add(at, labels, account.throttling, budget)?;
+                }
             }
         }
         Ok::<(), StoreError>(())
@@ -203,7 +205,6 @@ fn read_partition(
     view.close(partition);
     budget.release(held);
     read_all?;
-    let dict = read(&dict);
     let throttled = throttled.finish(&dict, budget)?;
     Ok(Found {
         lines: lines.into_map(),

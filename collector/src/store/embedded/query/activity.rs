@@ -296,6 +296,7 @@ mod tests {
     fn limits(memory_bytes: usize) -> Limits {
         Limits {
             hosts: None,
+            waiting: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(600),
             memory_bytes,

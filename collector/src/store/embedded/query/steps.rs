@@ -359,6 +359,7 @@ mod tests {
         of.add_window("b", 40 * SECOND, 50 * SECOND);
         let limits = crate::store::Limits {
             hosts: None,
+            waiting: true,
             cancel: crate::store::Cancel::default(),
             deadline: std::time::Instant::now(),
             memory_bytes: 1 << 20,

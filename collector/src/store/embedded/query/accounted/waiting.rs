@@ -9,9 +9,11 @@ use super::LabelSet;
 use super::labels_of;
 use crate::store::query::{Axis, QueryBudget};
 use crate::store::{StoreError, ThrottledCgroup};
+use crate::sync::read;
 use ::profile::{LabelSetId, Throttling};
 use hashbrown::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::RwLock;
 
 /// Memory for one cgroup in a table. Unit: bytes.
 const ENTRY_BYTES: usize = 64;
@@ -67,15 +69,16 @@ impl Throttled {
     /// The sums by labels instead of numbers of the partition, whose dictionary this is.
     pub(super) fn finish(
         mut self,
-        dict: &Dict,
+        dict: &RwLock<Dict>,
         budget: &mut QueryBudget<'_>,
     ) -> Result<FoundThrottled, StoreError> {
         let mut found = FoundThrottled::default();
         for (labels, sum) in self.sums {
-            let hash = hash_of(dict, labels);
+            // Locked for each: whoever stores windows waits for it.
+            let hash = hash_of(&read(dict), labels);
             *found.sums.entry(hash).or_default() += sum;
             if let Some(steps) = self.steps.remove(&labels) {
-                let set = labels_of(dict, labels);
+                let set = labels_of(&read(dict), labels);
                 let bytes: usize = set
                     .iter()
                     .map(|(name, value)| name.len() + value.len())
