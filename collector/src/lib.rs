@@ -8,6 +8,7 @@ pub mod audit;
 pub mod config;
 pub mod confine;
 pub mod control;
+mod database;
 mod durable;
 mod evidence;
 pub mod grpc;

@@ -35,6 +35,16 @@ fn system_unix_ns() -> i64 {
     i64::try_from(since.as_nanos()).unwrap_or(i64::MAX)
 }
 
+/// A time as texts have it; empty if no calendar has it.
+pub(crate) fn rfc3339(unix_ns: i64) -> String {
+    let time = time::OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into()).ok();
+    let text = time.and_then(|at| {
+        at.format(&time::format_description::well_known::Rfc3339)
+            .ok()
+    });
+    text.unwrap_or_default()
+}
+
 /// A time as it stands in names of files, such as `20261122T162500Z`.
 pub(crate) fn compact(unix_s: i64) -> String {
     let Ok(at) = time::OffsetDateTime::from_unix_timestamp(unix_s) else {

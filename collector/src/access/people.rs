@@ -15,6 +15,7 @@ use super::person::{CALLS_MAX, Person};
 use super::sessions::{self, Sessions};
 use super::{AccessError, Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
 use crate::audit::{Audit, Event};
+use crate::database;
 use crate::metrics::Metrics;
 use crate::sync::lock;
 use crate::time::Clock;
@@ -115,10 +116,7 @@ impl People {
         audit: Audit,
         metrics: Arc<Metrics>,
     ) -> Result<People, AccessError> {
-        let database = Connection::open(path)?;
-        database.pragma_update(None, "journal_mode", "WAL")?;
-        database.pragma_update(None, "synchronous", "FULL")?;
-        database.pragma_update(None, "temp_store", "MEMORY")?;
+        let database = database::open(path)?;
         database.execute_batch(SCHEMA)?;
         database.execute_batch(sessions::SCHEMA)?;
         database.execute_batch(sessions::SIGN_INS_SCHEMA)?;

@@ -7,13 +7,12 @@
 
 use super::limits::{EPISODES_MAX, WAITING_MAX};
 use super::state::Alert;
+use crate::database::{self, DatabaseError, Layout};
 use crate::sync::lock;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 const SCHEMA: &str = "
@@ -46,27 +45,12 @@ CREATE TABLE IF NOT EXISTS outbox (
 ) STRICT;
 CREATE INDEX IF NOT EXISTS outbox_receiver ON outbox (receiver, id);";
 
-/// The version of the tables.
-const VERSION: i64 = 1;
-
-/// Why the state of alerts cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum BookError {
-    /// Its directory cannot be made.
-    #[error("failed to create directory `{}`", path.display())]
-    Directory {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A later version wrote it.
-    #[error("failed to use `{}`: a later version of the collector wrote it", .0.display())]
-    Later(PathBuf),
-    /// The database failed.
-    #[error("failed to use the database of alerts")]
-    Store(#[from] rusqlite::Error),
-}
+/// Its file and its tables.
+const LAYOUT: Layout = Layout {
+    file: "alerts.sqlite",
+    schema: SCHEMA,
+    upgrades: &[],
+};
 
 /// What is kept of an alert that fired, so that it can be shown without its rule.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -157,24 +141,8 @@ pub struct Book {
 
 impl Book {
     /// Opens it in a directory, makes it where there is none.
-    pub fn open(dir: &Path) -> Result<Book, BookError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|source| BookError::Directory {
-            path: dir.to_owned(),
-            source,
-        })?;
-        let path = dir.join("alerts.sqlite");
-        let database = Connection::open(&path)?;
-        database.pragma_update(None, "journal_mode", "WAL")?;
-        // A commit is on disk before anything is sent.
-        database.pragma_update(None, "synchronous", "FULL")?;
-        database.pragma_update(None, "temp_store", "MEMORY")?;
-        let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(BookError::Later(path));
-        }
-        database.execute_batch(SCHEMA)?;
-        database.pragma_update(None, "user_version", VERSION)?;
+    pub fn open(dir: &Path) -> Result<Book, DatabaseError> {
+        let database = database::open_in(dir, &LAYOUT)?;
         Ok(Book {
             database: Mutex::new(database),
         })
@@ -363,12 +331,12 @@ impl Book {
         rows.collect()
     }
 
-    /// Alerts that fired and overlap a range, newest first, until `take` says that it is enough;
+    /// Alerts that fired and overlap a range, newest first;
     /// without a range those that fire now.
     pub fn each(
         &self,
         range: Option<(i64, i64)>,
-        mut take: impl FnMut(Episode) -> bool,
+        mut take: impl FnMut(Episode),
     ) -> rusqlite::Result<()> {
         let database = lock(&self.database);
         let mut asked = database.prepare_cached(
@@ -377,9 +345,7 @@ impl Book {
         )?;
         let (from, to) = range.unwrap_or((i64::MAX, i64::MIN));
         for row in asked.query_map([from, to], episode)? {
-            if !take(row?) {
-                break;
-            }
+            take(row?);
         }
         Ok(())
     }

@@ -15,7 +15,7 @@ use crate::outbound::{Client, Question};
 use crate::sync::lock;
 use hyper::StatusCode;
 use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Mutex;
 use std::time::Instant;
@@ -75,9 +75,9 @@ impl Alerts {
         let mut is_first = true;
         'deliver: loop {
             if self.is_wanted() && self.0.book().await.is_ok() {
-                self.0.post(&mut seen, is_first).await;
+                let waiting = self.0.post(&mut seen, is_first).await;
                 is_first = false;
-                for receiver in self.0.idle() {
+                for receiver in self.0.idle(&waiting) {
                     let alerts = self.clone();
                     sending.spawn(async move { alerts.0.send_next(&receiver).await });
                 }
@@ -100,10 +100,14 @@ impl Alerts {
 
 impl Inner {
     /// Makes notifications of changes that have waited for long enough. `is_all`: of all of them,
-    /// because they have waited since before the start.
-    async fn post(&self, seen: &mut BTreeMap<String, Instant>, is_all: bool) {
+    /// because they have waited since before the start. Returns what waits, by receiver.
+    async fn post(
+        &self,
+        seen: &mut BTreeMap<String, Instant>,
+        is_all: bool,
+    ) -> BTreeMap<String, (u64, i64)> {
         let Ok(news) = self.blocking(|book| book.news()).await else {
-            return;
+            return BTreeMap::new();
         };
         seen.retain(|rule, _| news.contains_key(rule));
         for rule in news.into_keys() {
@@ -155,28 +159,31 @@ impl Inner {
                 }
             }
         }
-        if let Ok(waiting) = self.blocking(|book| book.waiting()).await {
-            let sum = waiting.values().map(|(count, _)| count).sum();
-            self.metrics.notifications_waiting.set(sum);
-        }
+        let Ok(waiting) = self.blocking(|book| book.waiting()).await else {
+            return BTreeMap::new();
+        };
+        let sum = waiting.values().map(|(count, _)| count).sum();
+        self.metrics.notifications_waiting.set(sum);
+        waiting
     }
 
-    /// Receivers that may be sent something now; they count as busy from here on.
-    fn idle(&self) -> Vec<Receiver> {
+    /// Receivers that something waits for and that may be sent it now; they count as busy from
+    /// here on.
+    fn idle(&self, waiting: &BTreeMap<String, (u64, i64)>) -> Vec<Receiver> {
         let now = Instant::now();
         let mut states = lock(&self.delivery.receivers);
-        let mut idle = BTreeSet::new();
-        for (name, state) in states.iter_mut() {
-            if !state.is_busy && state.due.is_none_or(|due| due <= now) {
+        let mut idle = Vec::new();
+        for receiver in &self.options.receivers {
+            if let Some(state) = states.get_mut(&receiver.name)
+                && waiting.contains_key(&receiver.name)
+                && !state.is_busy
+                && state.due.is_none_or(|due| due <= now)
+            {
                 state.is_busy = true;
-                idle.insert(name.clone());
+                idle.push(receiver.clone());
             }
         }
-        let receivers = self.options.receivers.iter();
-        receivers
-            .filter(|one| idle.contains(&one.name))
-            .cloned()
-            .collect()
+        idle
     }
 
     /// Sends what waits for a receiver, until nothing does or an attempt fails.

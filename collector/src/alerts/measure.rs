@@ -40,9 +40,7 @@ const NAMES_MAX: usize = 3;
 pub struct Measured {
     /// By value of the rule's label; without one the only group is the empty text.
     pub groups: BTreeMap<String, Reading>,
-    /// Groups beyond the bound.
-    pub left_out: u64,
-    /// These: nothing is said of them, neither that they are idle.
+    /// Groups beyond the bound: nothing is said of them, not even that they are idle.
     pub cut: BTreeSet<String>,
     /// What can be said of a group that was not found.
     pub absent: Reading,
@@ -204,7 +202,6 @@ pub fn measure(
     let cut = keep_foremost(&mut groups, rule.side);
     Ok(Measured {
         groups,
-        left_out: cut.len() as u64,
         cut,
         absent,
         baselines: baselines.cloned(),
@@ -257,6 +254,10 @@ impl Presence {
         let scope = Scope {
             range: whole(range, step),
             selector: accountable(&rule.selector)?,
+        };
+        let limits = &Limits {
+            waiting: false,
+            ..limits.clone()
         };
         let QueryResult { data, .. } = store.accounted(&scope, &[], step as u64, limits)?;
         let mut presence = Presence {
@@ -368,6 +369,7 @@ fn cores(
     };
     let limits = &Limits {
         lines: CELLS_MAX,
+        waiting: false,
         ..limits.clone()
     };
     let is_of_samples = |label: &str| SAMPLE_LABELS.contains(&label);

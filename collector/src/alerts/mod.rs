@@ -17,12 +17,13 @@ mod state;
 pub use deliver::addresses;
 
 use crate::config::{Receiver, Rule};
+use crate::database::DatabaseError;
 use crate::ingest::stopped;
 use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::sync::lock;
 use crate::time::Clock;
-use book::{About, Book, BookError, Round};
+use book::{About, Book, Round};
 use deliver::Delivery;
 use limits::{BASELINE_NS, BREAK_TIMES, CELLS_MAX, NODES_MAX, PRUNE_ROUNDS, QUERY_TIMEOUT};
 use measure::{Baselines, Measured, baselines, measure};
@@ -186,7 +187,7 @@ impl Alerts {
                     let now_of_rule = RuleNow {
                         evaluated: now,
                         error: String::new(),
-                        left_out: measured.left_out,
+                        left_out: measured.cut.len() as u64,
                     };
                     (now_of_rule, measured)
                 }
@@ -246,7 +247,6 @@ fn unknown(rule: &Rule, why: &str) -> Measured {
     };
     Measured {
         groups,
-        left_out: 0,
         cut: BTreeSet::new(),
         absent: reading,
         baselines: None,
@@ -268,7 +268,7 @@ impl Inner {
                 end_removed(&book, &mut states, &rules, now)?;
                 let names: Vec<&str> = receivers.iter().map(String::as_str).collect();
                 let orphaned = book.forget_others(&names)?;
-                Ok::<_, BookError>((book, states, orphaned))
+                Ok::<_, DatabaseError>((book, states, orphaned))
             });
             let opened = opening.await;
             let opened = opened.map_err(|_| Status::internal("the alerts cannot be opened"))?;
@@ -469,7 +469,14 @@ fn end_removed(
     states: &mut BTreeMap<(String, String), Alert>,
     rules: &BTreeSet<String>,
     now: i64,
-) -> Result<(), BookError> {
+) -> Result<(), DatabaseError> {
+    if states.keys().all(|(rule, _)| rules.contains(rule)) {
+        return Ok(());
+    }
+    let mut firing: BTreeMap<u64, About> = BTreeMap::new();
+    book.each(None, |episode| {
+        firing.insert(episode.id, episode.about);
+    })?;
     let mut gone: BTreeMap<String, Round> = BTreeMap::new();
     for ((rule, part), alert) in states.iter() {
         if rules.contains(rule) {
@@ -477,9 +484,7 @@ fn end_removed(
         }
         let round = gone.entry(rule.clone()).or_default();
         round.states.push((part.clone(), None));
-        if alert.episode != 0
-            && let Some(mut about) = find(book, alert.episode)
-        {
+        if let Some(mut about) = firing.remove(&alert.episode) {
             about.ended = "the rule was removed".to_owned();
             round.resolved.push((alert.episode, now, about));
         }
@@ -489,17 +494,6 @@ fn end_removed(
     }
     states.retain(|(rule, _), _| rules.contains(rule));
     Ok(())
-}
-
-fn find(book: &Book, id: u64) -> Option<About> {
-    let mut found = None;
-    let each = book.each(None, |episode| {
-        if episode.id == id {
-            found = Some(episode.about);
-        }
-        found.is_none()
-    });
-    each.ok().and(found)
 }
 
 impl About {

@@ -5,11 +5,10 @@
 
 use super::book::{About, Episode};
 use super::limits::{ALERTS_TOLD_MAX, CHAT_BYTES_MAX};
+use crate::time::rfc3339;
 use profile::text::printable;
 use serde_json::{Map, Value, json};
 use std::collections::BTreeMap;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 
 /// How Alertmanager writes that something has not ended.
 const NEVER: &str = "0001-01-01T00:00:00Z";
@@ -195,7 +194,7 @@ fn annotations(one: &Episode) -> BTreeMap<String, String> {
     if !one.about.summary.is_empty() {
         notes.insert("summary".to_owned(), one.about.summary.clone());
     }
-    if !one.about.ended.is_empty() {
+    if one.resolved != 0 && !one.about.ended.is_empty() {
         notes.insert("ended".to_owned(), one.about.ended.clone());
     }
     if let Some(value) = one.about.value {
@@ -215,13 +214,6 @@ fn in_chat(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
         .replace('>', "&gt;")
-}
-
-/// A time as texts have it.
-pub fn rfc3339(unix_ns: i64) -> String {
-    let time = OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into());
-    let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
-    text.unwrap_or_default()
 }
 
 #[cfg(test)]

@@ -57,8 +57,10 @@ impl Alerts {
         }
         let scope = caller.scope.clone();
         let seen = move |about: &About| {
-            let selector = about.selector.parse().unwrap_or_default();
-            is_seen(scope.as_ref(), &about.labels, &selector)
+            scope.as_ref().is_none_or(|scope| {
+                let selector = about.selector.parse().unwrap_or_default();
+                is_seen(Some(scope), &about.labels, &selector)
+            })
         };
         let listing = inner.blocking(move |book| {
             let (mut episodes, mut left_out, mut bytes) = (Vec::new(), 0, 0);
@@ -71,7 +73,6 @@ impl Alerts {
                         left_out += 1;
                     }
                 }
-                true
             })?;
             Ok((episodes, left_out, book.waiting()?))
         });

@@ -8,14 +8,13 @@ use super::limits::{
     ROLLOUT_NS_MIN,
 };
 use crate::access::Scope;
+use crate::database::{self, DatabaseError, Layout};
 use crate::sync::lock;
 use profile::key;
 use proto::collector::Annotation;
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::{BTreeMap, HashMap};
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::rc::Rc;
 use std::sync::Mutex;
 
@@ -58,28 +57,12 @@ CREATE TABLE IF NOT EXISTS agents (
     said TEXT NOT NULL
 ) STRICT;";
 
-/// The version of the tables. The first did not know which hosts a deployment was seen on.
-const VERSION: i64 = 2;
-const UPGRADE: &str = "ALTER TABLE counted ADD COLUMN origin INTEGER NOT NULL DEFAULT 0;";
-
-/// Why annotations are not kept.
-#[derive(Debug, thiserror::Error)]
-pub(super) enum BookError {
-    /// Its directory cannot be made.
-    #[error("failed to create directory `{}`", path.display())]
-    Directory {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A later version wrote it.
-    #[error("failed to use `{}`: a later version of the collector wrote it", .0.display())]
-    Later(PathBuf),
-    /// The database failed.
-    #[error("failed to use the annotation database")]
-    Store(#[from] rusqlite::Error),
-}
+/// Its file and its tables. Version 1 did not know which hosts a deployment was seen on.
+const LAYOUT: Layout = Layout {
+    file: "annotations.sqlite",
+    schema: SCHEMA,
+    upgrades: &["ALTER TABLE counted ADD COLUMN origin INTEGER NOT NULL DEFAULT 0;"],
+};
 
 /// See the file.
 pub(super) struct Book {
@@ -97,26 +80,8 @@ pub(super) struct Pruned {
 
 impl Book {
     /// Opens it in a directory, makes it where there is none.
-    pub fn open(dir: &Path) -> Result<Book, BookError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|source| BookError::Directory {
-            path: dir.to_owned(),
-            source,
-        })?;
-        let path = dir.join("annotations.sqlite");
-        let database = Connection::open(&path)?;
-        database.pragma_update(None, "journal_mode", "WAL")?;
-        database.pragma_update(None, "synchronous", "FULL")?;
-        database.pragma_update(None, "temp_store", "MEMORY")?;
-        let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(BookError::Later(path));
-        }
-        if version == 1 {
-            database.execute_batch(UPGRADE)?;
-        }
-        database.execute_batch(SCHEMA)?;
-        database.pragma_update(None, "user_version", VERSION)?;
+    pub fn open(dir: &Path) -> Result<Book, DatabaseError> {
+        let database = database::open_in(dir, &LAYOUT)?;
         Ok(Book {
             database: Mutex::new(database),
         })

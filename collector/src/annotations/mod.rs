@@ -12,6 +12,7 @@ pub mod limits;
 mod service;
 
 use crate::audit::{Audit, Event};
+use crate::database::DatabaseError;
 use crate::ingest::{Program, Watch, stopped};
 use crate::metrics::Metrics;
 use crate::store::{HostFacts, HostKey, NewWindow};
@@ -148,7 +149,7 @@ impl Inner {
                 let book = Book::open(&dir)?;
                 let deploys = Mutex::new(Deploys::new(book.known(now)?));
                 let count = book.count()?;
-                Ok::<_, book::BookError>((Opened { book, deploys }, count))
+                Ok::<_, DatabaseError>((Opened { book, deploys }, count))
             });
             let opened = opening.await;
             let opened =

@@ -10,6 +10,7 @@
 
 use super::Event;
 use crate::durable::replace;
+use crate::time::rfc3339;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use std::cmp::Ordering;
@@ -548,11 +549,4 @@ pub(super) fn lines(
         }
     }
     Ok(())
-}
-
-fn rfc3339(unix_ns: i64) -> String {
-    OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into())
-        .ok()
-        .and_then(|time| time.format(&Rfc3339).ok())
-        .unwrap_or_default()
 }

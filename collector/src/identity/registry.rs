@@ -7,6 +7,7 @@
 use super::IdentityError;
 use super::authority::KeyHash;
 use super::outside::{self, Named};
+use crate::database;
 use crate::store::is_host_label;
 use crate::sync::lock;
 use proto::credential::{Credential, ID_BYTES, SECRET_BYTES};
@@ -244,12 +245,8 @@ impl Registry {
     /// # Errors
     /// When it cannot be opened or read.
     pub fn open(path: &Path, now: i64) -> Result<Registry, IdentityError> {
-        let database = Connection::open(path).map_err(IdentityError::Registry)?;
+        let database = database::open(path).map_err(IdentityError::Registry)?;
         let members = (|| {
-            database.pragma_update(None, "journal_mode", "WAL")?;
-            database.pragma_update(None, "synchronous", "FULL")?;
-            // The sandbox leaves it no other place.
-            database.pragma_update(None, "temp_store", "MEMORY")?;
             database.execute_batch(SCHEMA)?;
             let mut rows = database.prepare(
                 "SELECT host_id, name, key, labels, enrolled, renewed, invitation FROM members

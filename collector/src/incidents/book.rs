@@ -1,13 +1,12 @@
 //! The database of incidents and their timelines. What evidence shows is in files next to it.
 
 use super::limits::{ENTRIES_MAX, HOSTS_MAX};
+use crate::database::{self, DatabaseError, Layout};
 use crate::sync::lock;
 use proto::collector::{Incident, IncidentEntry, IncidentEntryKind, IncidentState};
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::BTreeMap;
-use std::fs::DirBuilder;
-use std::os::unix::fs::DirBuilderExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Mutex;
 
 const SCHEMA: &str = "
@@ -43,27 +42,12 @@ CREATE TABLE IF NOT EXISTS causes (
     at INTEGER NOT NULL
 ) STRICT, WITHOUT ROWID;";
 
-/// The version of the tables.
-const VERSION: i64 = 1;
-
-/// Why incidents are not kept.
-#[derive(Debug, thiserror::Error)]
-pub enum BookError {
-    /// Its directory cannot be made.
-    #[error("failed to create directory `{}`", path.display())]
-    Directory {
-        /// Its path.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// A later version wrote it.
-    #[error("failed to use `{}`: a later version of the collector wrote it", .0.display())]
-    Later(PathBuf),
-    /// The database failed.
-    #[error("failed to use the database of incidents")]
-    Store(#[from] rusqlite::Error),
-}
+/// Its file and its tables.
+const LAYOUT: Layout = Layout {
+    file: "incidents.sqlite",
+    schema: SCHEMA,
+    upgrades: &[],
+};
 
 /// See the file.
 pub struct Book {
@@ -89,23 +73,8 @@ pub struct NewEntry {
 
 impl Book {
     /// Opens it in a directory, makes it where there is none.
-    pub fn open(dir: &Path) -> Result<Book, BookError> {
-        let made = DirBuilder::new().recursive(true).mode(0o700).create(dir);
-        made.map_err(|source| BookError::Directory {
-            path: dir.to_owned(),
-            source,
-        })?;
-        let path = dir.join("incidents.sqlite");
-        let database = Connection::open(&path)?;
-        database.pragma_update(None, "journal_mode", "WAL")?;
-        database.pragma_update(None, "synchronous", "FULL")?;
-        database.pragma_update(None, "temp_store", "MEMORY")?;
-        let version: i64 = database.pragma_query_value(None, "user_version", |row| row.get(0))?;
-        if version > VERSION {
-            return Err(BookError::Later(path));
-        }
-        database.execute_batch(SCHEMA)?;
-        database.pragma_update(None, "user_version", VERSION)?;
+    pub fn open(dir: &Path) -> Result<Book, DatabaseError> {
+        let database = database::open_in(dir, &LAYOUT)?;
         Ok(Book {
             database: Mutex::new(database),
         })
@@ -249,20 +218,23 @@ impl Book {
         let mut database = lock(&self.database);
         let change = database.transaction()?;
         let number = number(incident);
-        let set = match state {
-            IncidentState::Acknowledged => {
+        let (at, by) = (entry.at, &entry.by);
+        let changed = match state {
+            IncidentState::Acknowledged => change.execute(
                 "UPDATE incidents SET state = ?2, acknowledged = ?3, acknowledged_by = ?4, \
-                 closed = 0, closed_by = '' WHERE id = ?1"
-            }
-            IncidentState::Closed => {
-                "UPDATE incidents SET state = ?2, closed = ?3, closed_by = ?4 WHERE id = ?1"
-            }
-            _ => {
-                "UPDATE incidents SET state = ?2, acknowledged = 0 * ?3, \
-                 acknowledged_by = substr(?4, 1, 0), closed = 0, closed_by = '' WHERE id = ?1"
-            }
+                 closed = 0, closed_by = '' WHERE id = ?1",
+                params![number, state as i32, at, by],
+            )?,
+            IncidentState::Closed => change.execute(
+                "UPDATE incidents SET state = ?2, closed = ?3, closed_by = ?4 WHERE id = ?1",
+                params![number, state as i32, at, by],
+            )?,
+            _ => change.execute(
+                "UPDATE incidents SET state = ?2, acknowledged = 0, acknowledged_by = '', \
+                 closed = 0, closed_by = '' WHERE id = ?1",
+                params![number, state as i32],
+            )?,
         };
-        let changed = change.execute(set, params![number, state as i32, entry.at, entry.by])?;
         if changed == 0 {
             return Ok(false);
         }
@@ -289,8 +261,8 @@ impl Book {
         asked.query_row([number(id)], incident).optional()
     }
 
-    /// All incidents, the newest first, until `take` says that it is enough.
-    pub fn each(&self, open: bool, mut take: impl FnMut(Incident) -> bool) -> rusqlite::Result<()> {
+    /// All incidents, the newest first.
+    pub fn each(&self, open: bool, mut take: impl FnMut(Incident)) -> rusqlite::Result<()> {
         let database = lock(&self.database);
         let mut asked = database.prepare_cached(
             "SELECT *, (SELECT count(*) FROM entries WHERE incident = incidents.id) AS count \
@@ -298,9 +270,7 @@ impl Book {
         )?;
         let closed = IncidentState::Closed as i32;
         for row in asked.query_map(params![open, closed], incident)? {
-            if !take(row?) {
-                break;
-            }
+            take(row?);
         }
         Ok(())
     }

@@ -11,7 +11,7 @@ impl Facts for IncidentEvidence {
     const MAGIC: &'static [u8; 8] = b"FPHEVI\0\x01";
     const HEAD_BYTES_MAX: usize = HEAD_BYTES_MAX;
     const PART_BYTES_MAX: usize = PART_BYTES_MAX;
-    const ROOM_KEY: &'static str = "incidents.disk_mib";
+    const ROOM_KEY: &'static str = "incidents.incident_mib";
     // Nobody else has it.
     const SETS_ASIDE: bool = true;
 

@@ -92,22 +92,22 @@ impl Inner {
             let kept = write(&opened, found)?;
             let of_one: u64 = own(&opened, incident).iter().map(|one| one.bytes).sum();
             let (_, all) = opened.files.size();
-            if all > most || of_one > most_of_one {
+            let sums = [
+                (all, most, "incidents.disk_mib"),
+                (of_one, most_of_one, "incidents.incident_mib"),
+            ];
+            if let Some((bytes, most, key)) = sums.into_iter().find(|(sum, most, _)| sum > most) {
                 opened.files.remove(kept.evidence.id)?;
-                return Err(KeepError::TooLarge {
-                    bytes: kept.evidence.bytes,
-                    most: most.min(most_of_one),
-                    key: "incidents.disk_mib",
-                });
+                return Err(KeepError::TooLarge { bytes, most, key });
             }
             Ok(kept)
         })
         .await;
         let written = written.map_err(|_| Status::internal("the call failed in the collector"))?;
-        let kept = written.map_err(|error| match error {
-            KeepError::TooLarge { .. } => Status::resource_exhausted(format!(
-                "failed to keep the evidence: {}\nuse a shorter range or fewer hosts",
-                with_causes(&error)
+        let kept = written.map_err(|error| match &error {
+            KeepError::TooLarge { bytes, most, key } => Status::resource_exhausted(format!(
+                "failed to keep the evidence: with it there are at least {bytes} bytes, more than \
+                 the limit of {most} (`{key}`)\nuse a shorter range or fewer hosts"
             )),
             KeepError::Write(_) => {
                 self.metrics.incidents_failed.inc();
@@ -143,7 +143,7 @@ impl Inner {
             return Ok(());
         };
         Err(Status::resource_exhausted(format!(
-            "failed to keep the evidence: {what} have no room for more\n{fix}"
+            "failed to keep the evidence: there is no room for more in {what}\n{fix}"
         )))
     }
 

@@ -38,8 +38,8 @@ pub const UNASKED_PER_HOUR_MAX: usize = 20;
 /// How often the collector looks for alerts and pins that open incidents.
 pub const LOOK: Duration = Duration::from_secs(5);
 
-/// How far back it looks after a start. What came while it was down still opens one. Unit:
-/// nanoseconds.
+/// How far back each look goes: what came while the collector was down still opens an incident,
+/// and so do pins that arrive late. Unit: nanoseconds.
 pub const LOOK_BACK_NS: i64 = 86_400 * 1_000_000_000;
 
 /// Incidents that are listed unless more are asked for.

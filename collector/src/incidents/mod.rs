@@ -124,16 +124,20 @@ impl Inner {
                      in the collector's data_dir"
                 ))
             };
+            let metrics = self.metrics.clone();
             let opening = spawn_blocking(move || {
                 let book = Book::open(&dir).map_err(|error| with_causes(&error))?;
                 let files = Files::open(&dir.join("evidence"), bounds);
                 let files = files.map_err(|error| with_causes(&error))?;
-                Ok::<_, String>(Opened { book, files })
+                let opened = Opened { book, files };
+                if let Ok(sizes) = opened.sizes() {
+                    sizes.tell(&metrics);
+                }
+                Ok::<_, String>(opened)
             });
             let opened = opening.await;
             let opened = opened.map_err(|_| failed("the collector failed".to_owned()))?;
             let opened = opened.map_err(failed)?;
-            self.measure(&opened);
             Ok(Arc::new(opened))
         };
         self.opened.get_or_try_init(open).await
@@ -156,11 +160,33 @@ impl Inner {
         })
     }
 
-    fn measure(&self, opened: &Opened) {
-        if let Ok(count) = opened.book.count() {
-            self.metrics.incidents.set(count as u64);
+    /// Puts sizes into the metrics.
+    async fn measure(&self) {
+        if let Ok(sizes) = self.blocking(Opened::sizes).await {
+            sizes.tell(&self.metrics);
         }
-        let (_, bytes) = opened.files.size();
-        self.metrics.incident_bytes.set(bytes);
+    }
+}
+
+/// How much there is.
+struct Sizes {
+    incidents: u64,
+    evidence_bytes: u64,
+}
+
+impl Sizes {
+    fn tell(&self, metrics: &Metrics) {
+        metrics.incidents.set(self.incidents);
+        metrics.incident_bytes.set(self.evidence_bytes);
+    }
+}
+
+impl Opened {
+    fn sizes(&self) -> rusqlite::Result<Sizes> {
+        let (_, evidence_bytes) = self.files.size();
+        Ok(Sizes {
+            incidents: self.book.count()? as u64,
+            evidence_bytes,
+        })
     }
 }

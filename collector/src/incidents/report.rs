@@ -24,7 +24,7 @@ pub struct Told {
 pub struct Picture {
     /// Which evidence.
     pub id: u64,
-    /// Of which side: `now`, `baseline`.
+    /// Which side: `at the time` or `baseline`.
     pub side: &'static str,
     /// A flame graph.
     pub svg: Vec<u8>,

@@ -139,7 +139,7 @@ impl Incidents {
         };
         let added = inner.blocking(add).await?;
         inner.metrics.incidents_opened.inc();
-        inner.measure(inner.open().await?);
+        inner.measure().await;
         added.ok_or_else(|| Status::internal("the incident is not there"))
     }
 
@@ -230,7 +230,7 @@ impl Incidents {
                 opened.book.remove(id)
             })
             .await?;
-        inner.measure(inner.open().await?);
+        inner.measure().await;
         match removed {
             true => Ok(()),
             false => Err(unknown(id)),
@@ -265,7 +265,7 @@ impl Inner {
             added
         };
         let added = self.blocking(add).await?.ok_or_else(full)?;
-        self.measure(self.open().await?);
+        self.measure().await;
         Ok(IncidentEntry {
             evidence: Some(kept.evidence),
             ..added
@@ -326,7 +326,6 @@ impl IncidentService for Incidents {
                         left_out += 1;
                     }
                 }
-                true
             })?;
             Ok(wire::ListIncidentsResponse {
                 incidents,

@@ -186,21 +186,22 @@ impl Inner {
             self.audit
                 .note(event.with("source", source_text(&cause.evidence)));
             tracing::info!(incident, "incident opened");
-            if let Ok(opened) = self.open().await {
-                self.measure(opened);
-            }
+            self.measure().await;
         }
         let Some(asked) = cause.evidence else {
             return Ok(());
         };
-        let kept = self.keep(&Caller::local(), incident, asked).await?;
-        self.attach(
-            incident,
-            kept,
-            (BY.to_owned(), String::new(), String::new()),
-        )
-        .await
-        .map(|_| ())
+        let by = (BY.to_owned(), String::new(), String::new());
+        let kept = match self.keep(&Caller::local(), incident, asked).await {
+            Ok(kept) => self.attach(incident, kept, by).await.map(|_| ()),
+            Err(status) => Err(status),
+        };
+        if let Err(status) = kept {
+            // The cause is known from here on: nobody tries it again.
+            let reason = status.message();
+            tracing::warn!(incident, reason, "an incident is without its evidence");
+        }
+        Ok(())
     }
 }
 

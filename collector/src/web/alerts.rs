@@ -1,17 +1,16 @@
 //! `GET /api/alerts`: what is pending and firing, as JSON, for scripts and other tools.
 
 use super::Site;
-use super::annotations::{instant, json, refused, text};
+use super::api::{Page, json, refused};
 use crate::access::Caller;
+use crate::time::rfc3339;
 use axum::extract::{Query, State};
 use axum::response::Response;
 use hyper::StatusCode;
 use hyper::http::Extensions;
-use proto::agent::TimeRange;
 use proto::collector::{Alert, AlertState, ListAlertsRequest, ListAlertsResponse};
 use serde::Serialize;
 use std::collections::BTreeMap;
-use tonic::Status;
 
 /// Its path.
 pub(super) const PATH: &str = "/api/alerts";
@@ -71,13 +70,13 @@ fn word(state: AlertState) -> &'static str {
 
 impl From<Alert> for Shown {
     fn from(of: Alert) -> Shown {
-        let time = |unix_ns: i64| (unix_ns != 0).then(|| text(unix_ns));
+        let time = |unix_ns: i64| (unix_ns != 0).then(|| rfc3339(unix_ns));
         Shown {
             state: word(of.state()),
             rule: of.rule,
             fingerprint: of.fingerprint,
             labels: of.labels.into_iter().collect(),
-            since: text(of.since_unix_ns),
+            since: rfc3339(of.since_unix_ns),
             fired: time(of.fired_unix_ns),
             resolved: time(of.resolved_unix_ns),
             value: of.value,
@@ -100,7 +99,7 @@ impl From<ListAlertsResponse> for Listed {
             condition: rule.condition,
             selector: rule.selector,
             by: rule.group_by,
-            evaluated: (rule.evaluated_unix_ns != 0).then(|| text(rule.evaluated_unix_ns)),
+            evaluated: (rule.evaluated_unix_ns != 0).then(|| rfc3339(rule.evaluated_unix_ns)),
             error: rule.error,
             groups_left_out: rule.groups_left_out,
         });
@@ -113,29 +112,6 @@ impl From<ListAlertsResponse> for Listed {
     }
 }
 
-fn question(pairs: Vec<(String, String)>) -> Result<ListAlertsRequest, Status> {
-    let mut asked = ListAlertsRequest::default();
-    let mut range: Option<TimeRange> = None;
-    for (name, value) in pairs {
-        match name.as_str() {
-            "from" => range.get_or_insert_default().start_unix_ns = instant("from", &value)?,
-            "to" => range.get_or_insert_default().end_unix_ns = instant("to", &value)?,
-            "limit" => {
-                asked.limit = value.parse().map_err(|_| {
-                    Status::invalid_argument("failed to use `limit`: expected a number")
-                })?;
-            }
-            _ => {
-                return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: use from, to or limit"
-                )));
-            }
-        }
-    }
-    asked.range = range;
-    Ok(asked)
-}
-
 /// Lists them: those of now, and with a range those that fired in it.
 pub(super) async fn list(
     State(site): State<Site>,
@@ -146,8 +122,14 @@ pub(super) async fn list(
         Ok(caller) => caller,
         Err(status) => return refused(&status),
     };
-    let listed = match question(pairs) {
-        Ok(asked) => site.alerts.list(&caller, asked).await,
+    let listed = match Page::read(pairs, &[]) {
+        Ok(page) => {
+            let asked = ListAlertsRequest {
+                range: page.range,
+                limit: page.limit,
+            };
+            site.alerts.list(&caller, asked).await
+        }
         Err(status) => Err(status),
     };
     match listed {

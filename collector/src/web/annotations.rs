@@ -3,22 +3,21 @@
 //! A request that adds must say that it is JSON: a page of another site cannot send that without a
 //! preflight request, which is rejected, even if the browser names no origin.
 
-use super::{Peer, Site, http_status, plain};
+use super::api::{Page, instant, json, refused};
+use super::{Peer, Site, plain};
 use crate::access::Caller;
+use crate::time::rfc3339;
 use axum::Extension;
 use axum::body::Body;
 use axum::extract::{Query, State};
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use hyper::body::Bytes;
-use hyper::header::{CACHE_CONTROL, CONTENT_TYPE, HeaderValue};
+use hyper::header::CONTENT_TYPE;
 use hyper::http::Extensions;
 use hyper::{HeaderMap, StatusCode};
-use proto::agent::TimeRange;
 use proto::collector::{Annotation, ListAnnotationsRequest};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use time::OffsetDateTime;
-use time::format_description::well_known::Rfc3339;
 use tonic::Status;
 
 /// Path of both.
@@ -75,8 +74,8 @@ impl From<Annotation> for Shown {
     fn from(of: Annotation) -> Shown {
         Shown {
             id: of.id,
-            time: text(of.start_unix_ns),
-            end: (of.end_unix_ns != 0).then(|| text(of.end_unix_ns)),
+            time: rfc3339(of.start_unix_ns),
+            end: (of.end_unix_ns != 0).then(|| rfc3339(of.end_unix_ns)),
             kind: of.kind,
             text: of.text,
             labels: of.labels.into_iter().collect(),
@@ -86,26 +85,6 @@ impl From<Annotation> for Shown {
             host_names: of.host_names,
         }
     }
-}
-
-pub(super) fn text(unix_ns: i64) -> String {
-    let time = OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into());
-    let text = time.ok().and_then(|time| time.format(&Rfc3339).ok());
-    text.unwrap_or_default()
-}
-
-pub(super) fn instant(name: &str, when: &str) -> Result<i64, Status> {
-    if let Ok(number) = when.parse() {
-        return Ok(number);
-    }
-    let time = OffsetDateTime::parse(when, &Rfc3339).ok();
-    let unix_ns = time.and_then(|time| i64::try_from(time.unix_timestamp_nanos()).ok());
-    unix_ns.ok_or_else(|| {
-        Status::invalid_argument(format!(
-            "failed to use `{name}`: expected 2026-11-27T16:20:00Z or nanoseconds since the Unix \
-             epoch"
-        ))
-    })
 }
 
 fn optional(name: &str, when: Option<When>) -> Result<i64, Status> {
@@ -132,18 +111,6 @@ fn parse(body: &[u8]) -> Result<Annotation, Status> {
         kind: new.kind,
         ..Annotation::default()
     })
-}
-
-pub(super) fn refused(status: &Status) -> Response {
-    let text = format!("{}\n", status.message());
-    plain(http_status(status.code()), text).map(Body::from)
-}
-
-pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {
-    let text = serde_json::to_string(value).unwrap_or_default();
-    let kind = HeaderValue::from_static("application/json");
-    let cache = HeaderValue::from_static("no-store");
-    (status, [(CONTENT_TYPE, kind), (CACHE_CONTROL, cache)], text).into_response()
 }
 
 fn is_json(headers: &HeaderMap) -> bool {
@@ -184,30 +151,6 @@ pub(super) async fn add(
     }
 }
 
-fn question(pairs: Vec<(String, String)>) -> Result<ListAnnotationsRequest, Status> {
-    let mut asked = ListAnnotationsRequest::default();
-    let mut range: Option<TimeRange> = None;
-    for (name, value) in pairs {
-        match name.as_str() {
-            "from" => range.get_or_insert_default().start_unix_ns = instant("from", &value)?,
-            "to" => range.get_or_insert_default().end_unix_ns = instant("to", &value)?,
-            "kind" => asked.kind = value,
-            "limit" => {
-                asked.limit = value.parse().map_err(|_| {
-                    Status::invalid_argument("failed to use `limit`: expected a number")
-                })?;
-            }
-            _ => {
-                return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: use from, to, kind or limit"
-                )));
-            }
-        }
-    }
-    asked.range = range;
-    Ok(asked)
-}
-
 /// Lists them, the newest first.
 pub(super) async fn list(
     State(site): State<Site>,
@@ -218,8 +161,15 @@ pub(super) async fn list(
         Ok(caller) => caller,
         Err(status) => return refused(&status),
     };
-    let listed = match question(pairs) {
-        Ok(asked) => site.annotations.list(caller, asked).await,
+    let listed = match Page::read(pairs, &["kind"]) {
+        Ok(page) => {
+            let asked = ListAnnotationsRequest {
+                kind: page.value("kind"),
+                range: page.range,
+                limit: page.limit,
+            };
+            site.annotations.list(caller, asked).await
+        }
         Err(status) => Err(status),
     };
     match listed {
@@ -246,7 +196,7 @@ mod tests {
     fn times_are_texts_or_nanoseconds_and_come_back_as_texts() {
         let parsed = |body: &str| parse(body.as_bytes());
         let one = parsed(r#"{"text":"v42","time":"2026-11-27T17:20:00.5+01:00"}"#).expect("sound");
-        assert_eq!(text(one.start_unix_ns), "2026-11-27T16:20:00.5Z");
+        assert_eq!(rfc3339(one.start_unix_ns), "2026-11-27T16:20:00.5Z");
         assert_eq!(one.end_unix_ns, 0);
         let number = format!(r#"{{"text":"v42","time":{},"end":7}}"#, one.start_unix_ns);
         let other = parsed(&number).expect("sound");

@@ -8,6 +8,7 @@
 
 mod alerts;
 mod annotations;
+mod api;
 mod capture_file;
 mod compress;
 mod door;
