@@ -25,14 +25,14 @@ use symbolize::files::{FileIdentity, FileStore};
 /// Most programs of a host that are kept and reported.
 pub const PROGRAMS_MAX: usize = 128;
 
-/// Most programs and libraries of one service: those in most stacks.
+/// Most programs and libraries of one cgroup of a service: those in most stacks.
 const OF_SERVICE_MAX: usize = 4;
 
-/// Smallest share of a service's samples whose stacks a file has to be in.
+/// Smallest share of a cgroup's samples whose stacks a file has to be in.
 const SHARE_MIN: f64 = 0.05;
 
-/// Fewest samples of a service in a window that say what it runs. With the default 99 samples a
-/// second of a busy CPU it is a fiftieth of one.
+/// Fewest samples of a cgroup in a window that say what its service runs. With the default 99
+/// samples a second of a busy CPU it is a fiftieth of one.
 const SAMPLES_MIN: u64 = 20;
 
 /// Windows that a file has to be in.
@@ -187,8 +187,11 @@ impl Programs {
                     last: until,
                     windows: 0,
                 });
+                // Several cgroups of a service in one window are one window of it.
+                if entry.windows == 0 || entry.last != until {
+                    entry.windows = entry.windows.saturating_add(1);
+                }
                 entry.last = until;
-                entry.windows = entry.windows.saturating_add(1);
             }
         }
         self.entries
@@ -297,6 +300,15 @@ mod tests {
         window(&mut programs, 4, &[(12, 100)]);
         let both = [("0000000b".to_owned(), 10), ("0000000c".to_owned(), 30)];
         assert_eq!(builds(&programs), both);
+    }
+
+    #[test]
+    fn two_cgroups_of_a_service_are_in_one_window_once() {
+        let mut programs = Programs::default();
+        programs.cgroups.insert(CgroupId(2), 100);
+        programs.files.insert((CgroupId(2), FileId(11)), 100);
+        window(&mut programs, 1, &[(11, 100)]);
+        assert_eq!(builds(&programs), []);
     }
 
     #[test]

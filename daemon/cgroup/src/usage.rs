@@ -16,8 +16,9 @@
 //! The same readings say for how long CPU limits held cgroups back; that and the pressure of the
 //! host are in `waiting`.
 //!
-//! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`] small
-//! reads of cgroupfs, for at most [`TIME_MAX`].
+//! Used only by the symbolizer's thread. [`Meters::close`] blocks on at most [`READS_MAX`]
+//! readings of cgroupfs, for at most [`TIME_MAX`]: a file each, two where the limits are in a v1
+//! hierarchy, and the limit of those that were throttled.
 
 mod waiting;
 
@@ -387,6 +388,9 @@ impl Meters {
                 }
                 meter.anchor = (start, meter.last.1);
                 meter.last = meter.anchor;
+                if let Some(counter) = &mut meter.throttled {
+                    counter.resume(start);
+                }
             }
             meter.skipped = false;
             return meter.used(span, taken, Some(reading));
@@ -652,11 +656,7 @@ impl Source {
 /// CPU time of a cgroup2 directory and all below it since it was created; `None` if it has no
 /// counter. Blocks on a small read.
 pub fn used_in(directory: &Path) -> Option<Duration> {
-    let mut text = String::new();
-    let mut file = File::open(directory.join("cpu.stat"))
-        .ok()?
-        .take(FILE_BYTES_MAX);
-    file.read_to_string(&mut text).ok()?;
+    let text = waiting::text_of(&directory.join("cpu.stat"))?;
     field(&text, "usage_usec").map(Duration::from_micros)
 }
 

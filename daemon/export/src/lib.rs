@@ -110,7 +110,7 @@ pub struct ExportState {
     rotate: AtomicBool,
     settings: Mutex<Settings>,
     settings_version: AtomicU64,
-    /// The agent's health, and how often it changed in more than its text.
+    /// The agent's health, and how often it or the programs changed in more than text.
     health: Mutex<HostHealth>,
     health_version: AtomicU64,
     /// What services of the host run.

@@ -198,7 +198,7 @@ impl Pins {
             };
             let accounts: Vec<Account> = window.accounts.iter().map(account).collect();
             recorder.add(WindowPart {
-                pressure: facts.pressure,
+                pressure: None,
                 start,
                 end: start.plus(Duration::from_nanos(facts.duration_ns)),
                 closes: true,

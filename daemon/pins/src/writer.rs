@@ -271,7 +271,8 @@ impl PinWriter {
             unit: unit.to_owned(),
             period: window.period,
             quality: window.quality,
-            pressure: window.pressure,
+            // Answers of pins do not say it, and that of a merged window is of its last part.
+            pressure: None,
         };
         Ok(Copied {
             window: Window {

@@ -12,8 +12,8 @@ use std::collections::BTreeMap;
 /// nearest cgroup above, so that sums stay right.
 pub(super) const ROWS_MAX: usize = 16_384;
 
-/// Largest size of a row.
-pub(super) const ROW_BYTES: usize = 13;
+/// Largest size of a row: of one that was throttled.
+pub(super) const ROW_BYTES: usize = 20;
 
 /// Encoded accounts; empty when nothing was measured.
 #[derive(Debug, Default)]

@@ -52,6 +52,12 @@ impl Counter {
         known.then_some(grown.min(u64::MAX.into()) as u64)
     }
 
+    /// All that it grew by since the last reading, it grew by after this time.
+    pub(super) fn resume(&mut self, at: MonotonicTime) {
+        self.last.0 = at;
+        self.anchor = self.last;
+    }
+
     /// True when a reading after the end of the window is there already.
     fn is_past(&self, span: ClosedWindow) -> bool {
         self.last.0 >= span.end
@@ -191,7 +197,7 @@ fn totals(proc_root: &Path) -> Option<[Point; 3]> {
     Some(found)
 }
 
-fn text_of(file: &Path) -> Option<String> {
+pub(super) fn text_of(file: &Path) -> Option<String> {
     let mut text = String::new();
     let mut file = File::open(file).ok()?.take(FILE_BYTES_MAX);
     file.read_to_string(&mut text).ok()?;
@@ -221,6 +227,14 @@ mod tests {
         assert_eq!(counter.within(span(0, 10), Some(reading)), Some(S));
         assert!(counter.is_past(span(10, 20)));
         assert_eq!(counter.within(span(10, 20), None), Some(S));
+    }
+
+    #[test]
+    fn what_grew_while_nothing_ran_is_of_the_window_that_runs_again() {
+        let mut counter = Counter::new((MonotonicTime(0), 0));
+        counter.resume(MonotonicTime(100 * S));
+        let reading = (MonotonicTime(110 * S), S);
+        assert_eq!(counter.within(span(100, 110), Some(reading)), Some(S));
     }
 
     #[test]

@@ -66,7 +66,7 @@ impl Times {
 
     fn close(&mut self, open: &mut BTreeMap<u32, Value>, cell: u32, before: &mut u32) {
         for (node, value) in std::mem::take(open) {
-            // Moments are in order of time.
+            // Timestamps are in order of time.
             self.at.push(cell.saturating_sub(*before));
             *before = cell;
             self.node.push(node);

@@ -115,7 +115,7 @@ struct SampleJson<'a> {
     frames: Vec<usize>,
 }
 
-/// Moments as columns.
+/// Timestamps as columns.
 #[derive(Serialize, Deserialize, Default)]
 struct TimestampsJson {
     start_unix_ns: i64,
