@@ -7,7 +7,7 @@ use crate::when::{Clock, Range};
 use anyhow::{Result, anyhow};
 use profile::Profile;
 use proto::ProfileAssembler;
-use proto::agent::{Cgroup, FrameFilter, LabelMatcher, TimeRange};
+use proto::agent::{Cgroup, FrameFilter, FrameFilterOp, LabelMatcher, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
     CgroupsRequest, DataQuality, DiffRequest, DiffResponse, Host, HostsRequest, LabelNamesRequest,
@@ -40,6 +40,17 @@ pub struct Samples {
 }
 
 impl Samples {
+    /// By labels alone: stacks become one frame, so an answer has few rows.
+    pub fn by_labels(matchers: Vec<LabelMatcher>) -> Samples {
+        Samples {
+            matchers,
+            filters: vec![FrameFilter {
+                op: FrameFilterOp::Collapse.into(),
+                regex: ".*".to_owned(),
+            }],
+        }
+    }
+
     /// On the wire.
     pub fn selection(&self, range: Range) -> Selection {
         Selection {

@@ -9,7 +9,6 @@
 use crate::cli::Cli;
 use crate::client::Client;
 use crate::collector::Samples;
-use crate::completions::EVENTS;
 use crate::fleet_capture::list;
 use crate::peer::{Connection, Peer};
 use crate::source::{Question, Source};
@@ -18,7 +17,6 @@ use crate::when::Range;
 use crate::{cli, events, exit, group_by, pins, sampleable};
 use clap::{Command, CommandFactory};
 use profile::{TopBy, TopSort, key};
-use proto::agent::{FrameFilter, FrameFilterOp};
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::time::Duration;
@@ -292,7 +290,8 @@ async fn values(live: &Live, connection: &Connection, typed: &str) -> anyhow::Re
 
 /// Events with names of their own; tracepoints once their kind is typed, for there are thousands.
 fn sampleable_events(typed: &str) -> Vec<String> {
-    let mut all: Vec<String> = EVENTS.iter().map(|&name| name.to_owned()).collect();
+    let named = sampleable::NAMED.iter();
+    let mut all: Vec<String> = named.map(|&(name, _)| name.to_owned()).collect();
     match typed.starts_with("tracepoint:") {
         true => all.extend(sampleable::tracepoint_names()),
         false => all.extend(["tracepoint:", "uprobe:"].map(str::to_owned)),
@@ -316,14 +315,7 @@ async fn of_label(
         let limit = u32::try_from(VALUES_MAX).unwrap_or(u32::MAX);
         return collector.label_values(range, label, typed, limit).await;
     }
-    let everything = FrameFilter {
-        op: FrameFilterOp::Collapse.into(),
-        regex: ".*".to_owned(),
-    };
-    let samples = Samples {
-        matchers: Vec::new(),
-        filters: vec![everything],
-    };
+    let samples = Samples::by_labels(Vec::new());
     let question = Question {
         group_by: vec![label.to_owned()],
         ..Question::of_labels(range, samples)

@@ -26,7 +26,7 @@ const NAME: &str = "agent-ctl";
 
 /// Events offered before anybody is asked. A tracepoint or uprobe is as good an event as these: its
 /// words are offered up to where the name starts.
-pub const EVENTS: [&str; 10] = [
+const EVENTS: [&str; 10] = [
     "cpu-clock",
     "task-clock",
     "off-cpu",

@@ -126,7 +126,8 @@ struct Add {
     form: Form,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
+/// Reads NAME=VALUE.
+pub fn pair(text: &str) -> Result<(String, String), String> {
     match text.split_once('=') {
         Some((name, value)) if !name.is_empty() && !value.is_empty() => {
             Ok((name.to_owned(), value.to_owned()))

@@ -3,6 +3,7 @@
 
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
+use crate::events::pair;
 use crate::exit;
 use crate::form::Form;
 use crate::peer::Connection;
@@ -11,7 +12,6 @@ use crate::terminal::{Out, Table, clean, clean_lines};
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
-use proto::agent::TimeRange;
 use proto::collector::add_incident_entry_request::Evidence;
 use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::{
@@ -159,15 +159,6 @@ struct Change {
     text: String,
 }
 
-fn pair(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((name, value)) if !name.is_empty() && !value.is_empty() => {
-            Ok((name.to_owned(), value.to_owned()))
-        }
-        _ => Err("expected NAME=VALUE, as in unit=api.service".to_owned()),
-    }
-}
-
 type Service = IncidentServiceClient<Transport>;
 
 /// Runs the command.
@@ -241,10 +232,7 @@ async fn keep_evidence(
             let range = keep.when.range(clock)?;
             Evidence::View(Selection {
                 selector: keep.selector,
-                range: Some(TimeRange {
-                    start_unix_ns: range.start_ns,
-                    end_unix_ns: range.end_ns,
-                }),
+                range: Some(range.into()),
                 ..Selection::default()
             })
         }

@@ -1,8 +1,7 @@
 //! `agent-ctl labels`: lists the labels of samples in a time range, or the values of one with the
 //! CPU time of each.
 
-use crate::collector::Samples;
-use crate::exit::{self, fail};
+use crate::collector::{Collector, Samples};
 use crate::fleet::{self, Fleet};
 use crate::form::Form;
 use crate::nothing;
@@ -15,10 +14,8 @@ use crate::{group_by, units};
 use anyhow::Result;
 use profile::unit::time_unit_ns;
 use profile::{Profile, TopBy, TopSort};
-use proto::agent::{FrameFilter, FrameFilterOp};
 use proto::collector::TopRequest;
 use serde::Serialize;
-use std::collections::BTreeSet;
 
 /// Lists the labels of samples, or the values of one.
 #[derive(Debug, clap::Args)]
@@ -105,8 +102,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     };
     let (found, fleet) = match &mut source {
         Source::Agent(_) => of_agent(&mut source, &question, args.label.as_deref(), limit).await?,
-        Source::Collector(_) => {
-            of_fleet(&mut source, &question, args.label.as_deref(), limit).await?
+        Source::Collector(collector) => {
+            of_fleet(collector, &question, args.label.as_deref(), limit).await?
         }
     };
     let is_empty = found.iter().all(|label| label.values.is_empty());
@@ -125,7 +122,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         found.first().filter(|_| args.label.is_some()),
         args.form.is_json(),
     ) {
-        let more = label.count.saturating_sub(label.values.len() as u64);
+        // Samples without the label are a row, and no value.
+        let named = label.values.iter().filter(|row| !row.value.is_empty());
+        let more = label.count.saturating_sub(named.count() as u64);
         if more > 0 {
             note!("{} more values: --limit shows more", units::count(more));
         }
@@ -172,14 +171,6 @@ fn names(labels: &[Values]) -> Table {
     table
 }
 
-/// Stacks of one frame: labels are counted, and not what ran.
-fn without_stacks() -> FrameFilter {
-    FrameFilter {
-        op: FrameFilterOp::Collapse.into(),
-        regex: ".*".to_owned(),
-    }
-}
-
 async fn of_agent(
     source: &mut Source,
     question: &Question,
@@ -190,25 +181,15 @@ async fn of_agent(
         group_by::known_to_agent(&[label.to_owned()])?;
     }
     let mut asked = question.clone();
-    asked.samples.filters = vec![without_stacks()];
+    asked.samples = Samples::by_labels(question.samples.matchers.clone());
     asked.group_by = vec![label.unwrap_or("*").to_owned()];
     let Answer { profile, fleet } = source.profile(asked).await?;
     let names = match label {
         Some(label) => vec![label.to_owned()],
-        None => labels_of(&profile),
+        None => group_by::root_labels(&["*".to_owned()], &profile),
     };
     let found = names.iter().map(|label| of_profile(&profile, label, limit));
     Ok((found.collect(), fleet))
-}
-
-/// Every label that a sample has, what holds others before what it holds.
-fn labels_of(profile: &Profile) -> Vec<String> {
-    let sets: BTreeSet<_> = profile.samples.keys().map(|key| key.labels).collect();
-    let sets = sets.into_iter();
-    let labels: BTreeSet<String> = sets
-        .flat_map(|set| profile.dict.labels(set).map(|(label, _)| label.to_owned()))
-        .collect();
-    group_by::ordered(labels.into_iter().collect())
 }
 
 fn of_profile(profile: &Profile, label: &str, limit: u32) -> Values {
@@ -258,20 +239,21 @@ impl Rate {
 }
 
 async fn of_fleet(
-    source: &mut Source,
+    collector: &mut Collector,
     question: &Question,
     label: Option<&str>,
     limit: u32,
 ) -> Result<(Vec<Values>, Option<Fleet>)> {
-    let Source::Collector(collector) = source else {
-        return Err(fail(exit::FAILURE, "failed to list labels: no collector"));
-    };
     let mut names = collector.label_names(question.range).await?;
     if let Some(label) = label {
         group_by::known(&[label.to_owned()], &names)?;
         names = vec![label.to_owned()];
     }
     let names = group_by::ordered(names);
+    if let Some(more) = names.len().checked_sub(LABELS_MAX).filter(|more| *more > 0) {
+        let more = units::count(more as u64);
+        note!("agent-ctl: {more} more labels are not listed: `agent-ctl labels LABEL` shows one");
+    }
     let (mut found, mut last) = (Vec::new(), None);
     for label in names.into_iter().take(LABELS_MAX) {
         let request = TopRequest {

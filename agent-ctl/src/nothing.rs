@@ -11,7 +11,7 @@ use crate::units;
 use crate::when::{Clock, Range};
 use anyhow::Result;
 use profile::{Profile, TopBy, TopSort};
-use proto::agent::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp};
+use proto::agent::{LabelMatcher, MatchOp};
 use std::collections::BTreeSet;
 
 /// Least likeness of a value that is named as the nearest, from 0 to 1: below it is another word.
@@ -94,15 +94,8 @@ async fn ask(
     matchers: Vec<LabelMatcher>,
     labels: &[&str],
 ) -> Result<Profile> {
-    let everything = FrameFilter {
-        op: FrameFilterOp::Collapse.into(),
-        regex: ".*".to_owned(),
-    };
     let asked = Question {
-        samples: Samples {
-            matchers,
-            filters: vec![everything],
-        },
+        samples: Samples::by_labels(matchers),
         group_by: labels.iter().map(|&label| label.to_owned()).collect(),
         max_nodes: 0,
         times: false,

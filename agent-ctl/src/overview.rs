@@ -12,7 +12,7 @@ use crate::select::{Labels, When};
 use crate::source::{Question, Source};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
-use crate::when::{Clock, Range, Since, rfc3339};
+use crate::when::{Clock, Range, rfc3339};
 use anyhow::Result;
 use profile::error_95;
 use proto::agent::TimeRange;
@@ -92,9 +92,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let peer = connection.collector_only("overview")?;
     let mut collector = Collector::connect(connection, &peer).await?;
     let clock = collector.clock().await?;
-    if args.when.since.is_none() && args.when.from.is_none() && args.when.to.is_none() {
-        args.when.since = Some(Since::Age(DEFAULT_SINCE));
-    }
+    args.when.or_since(DEFAULT_SINCE);
     let range = args.when.range(&clock)?;
     let samples = Samples {
         matchers: args.labels.matchers()?,

@@ -13,7 +13,7 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 /// Events with names of their own, and what a sample of them is. The agent has a table of them too:
-/// a test of the complete programs holds both equal.
+/// a test of the repository holds both equal.
 pub const NAMED: [(&str, &str); 21] = [
     ("cpu-clock", "time on a CPU"),
     ("task-clock", "time on a CPU, by the clock of each thread"),

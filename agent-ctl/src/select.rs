@@ -47,6 +47,13 @@ pub struct When {
 pub const DEFAULT_SINCE: Duration = Duration::from_secs(300);
 
 impl When {
+    /// Sets how far back to look where no time is asked for.
+    pub fn or_since(&mut self, since: Duration) {
+        if self.since.is_none() && self.from.is_none() && self.to.is_none() {
+            self.since = Some(Since::Age(since));
+        }
+    }
+
     /// The range on the clock of the agent or collector. How times were taken that can be
     /// understood in two ways is said on standard error.
     ///

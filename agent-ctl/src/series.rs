@@ -19,7 +19,7 @@ use crate::select::{self, Labels, When};
 use crate::source::{Question, Source};
 use crate::terminal::Out;
 use crate::units;
-use crate::when::{Range, Since};
+use crate::when::Range;
 use anyhow::Result;
 use profile::unit::time_unit_ns;
 use proto::collector::{SeriesRequest, SeriesResponse};
@@ -170,9 +170,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         filters: Vec::new(),
     };
     select::check(&samples.matchers, &peer)?;
-    if args.when.since.is_none() && args.when.from.is_none() && args.when.to.is_none() {
-        args.when.since = Some(Since::Age(DEFAULT_SINCE));
-    }
+    args.when.or_since(DEFAULT_SINCE);
     if !peer.is_collector() {
         group_by::known_to_agent(&args.by)?;
     }

@@ -686,3 +686,24 @@ fn the_reference_knows_every_stack_end_and_every_reason_for_a_missing_name() {
         assert!(page.contains(&row), "the page lacks `{word}`");
     }
 }
+
+#[test]
+fn agent_ctl_lists_every_event_that_has_a_name() {
+    let read = |file: &str| std::fs::read_to_string(root().join(file)).expect("a table of events");
+    let first = |source: &str, before: &str| -> BTreeSet<String> {
+        let found = source.split(before).skip(1);
+        let name = |rest: &str| {
+            let text = rest.trim_start().strip_prefix('"')?;
+            text.split('"').next().map(str::to_owned)
+        };
+        found.filter_map(name).collect()
+    };
+    let agent = read("daemon/capture/src/event.rs");
+    let mut known = first(&agent, "Counted::software(");
+    known.extend(first(&agent, "Counted::hardware("));
+    known.extend(["off-cpu", "block-io"].map(str::to_owned));
+    let ctl = read("agent-ctl/src/sampleable.rs");
+    let table = ctl.split("pub const NAMED").nth(1).expect("the table");
+    let table = table.split("];").next().expect("it ends");
+    assert_eq!(first(table, "("), known);
+}

@@ -79,6 +79,13 @@ pub(super) fn add(
         text.push_str(&table.sparing(&["BEFORE", "SINCE"]).show(out));
         more(text, answer.pressed_left_out);
     }
+    // What is not known must not look like none.
+    if all && !answer.throttling_known {
+        text.push_str("\nthrottling is not known: no agent in this selection reports it\n");
+    }
+    if all && answer.pressure_hosts == 0 {
+        text.push_str("\npressure is not known: no host in this selection reports it\n");
+    }
 }
 
 fn dash() -> String {

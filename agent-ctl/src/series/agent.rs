@@ -3,6 +3,7 @@
 
 use super::{Line, Series, Steps};
 use crate::client::Client;
+use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::source::Question;
 use crate::units;
@@ -10,9 +11,7 @@ use crate::when::Range;
 use anyhow::Result;
 use profile::key;
 use profile::unit::time_unit_ns;
-use proto::agent::{
-    FrameFilter, FrameFilterOp, GetLedgerRequest, GetLedgerResponse, LedgerRow, QueryProfileRequest,
-};
+use proto::agent::{GetLedgerRequest, GetLedgerResponse, LedgerRow, QueryProfileRequest};
 use std::collections::BTreeMap;
 use std::time::Duration;
 
@@ -78,7 +77,8 @@ pub async fn ask(
         };
         let step = match accounted {
             true => of_ledger(client, question, range).await?,
-            false => Some(of_samples(client, question, range).await?),
+            // One flush brings all that was sampled until now, for every step.
+            false => Some(of_samples(client, question, range, question.fresh && at == 0).await?),
         };
         match step {
             Some(step) => found.push(step),
@@ -229,17 +229,20 @@ fn value<'r>(row: &'r LedgerRow, label: &str) -> &'r str {
     }
 }
 
-async fn of_samples(client: &mut Client, question: &Question, range: Range) -> Result<Step> {
+async fn of_samples(
+    client: &mut Client,
+    question: &Question,
+    range: Range,
+    fresh: bool,
+) -> Result<Step> {
+    let samples = Samples::by_labels(question.samples.matchers.clone());
     let profile = client
         .query(QueryProfileRequest {
             range: Some(range.into()),
-            matchers: question.samples.matchers.clone(),
-            frame_filters: vec![FrameFilter {
-                op: FrameFilterOp::Collapse.into(),
-                regex: ".*".to_owned(),
-            }],
+            matchers: samples.matchers,
+            frame_filters: samples.filters,
             group_by: question.group_by.clone(),
-            fresh: question.fresh,
+            fresh,
             times: false,
             pin_capture: 0,
         })
