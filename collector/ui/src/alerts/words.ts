@@ -25,9 +25,9 @@ export function amount(value: number | undefined, unit: string): string {
   return unit === 'percent' ? `${value.toFixed(1)} %` : `${value.toFixed(2)} cores`;
 }
 
-/** What an alert is about, as `name=value`, in one order. */
-export function labelsOf(alert: Alert): string {
-  const pairs = Object.entries(alert.labels).sort(([left], [right]) => (left < right ? -1 : 1));
+/** What an alert or an incident is about, as `name=value`, in one order. */
+export function labelsOf(of: { labels: Record<string, string> }): string {
+  const pairs = Object.entries(of.labels).sort(([left], [right]) => (left < right ? -1 : 1));
   return pairs.map(([name, value]) => `${name}=${value}`).join(' ');
 }
 

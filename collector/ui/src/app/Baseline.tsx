@@ -1,5 +1,6 @@
 // The baseline of the page: one choice, in its head and in the address, for all charts and tables.
 
+import { useMemo } from 'preact/hooks';
 import { deploysUpTo } from '../events/client';
 import { lastDeploy } from '../events/deploys';
 import type { Selection } from '../query/selection';
@@ -12,10 +13,8 @@ import { type BaselineState, useWas } from './was';
 
 /** The last deploy of a selection up to a time. `asked`: whether anybody wants to know. */
 export function useLastDeploy(query: string, endMs: number, asked: boolean) {
-  const deploys = useQuery(asked ? `deploys\n${query}\n${endMs}` : undefined, async (signal) => ({
-    last: lastDeploy(await deploysUpTo(endMs, signal), query, endMs),
-  }));
-  const last = deploys.data?.last;
+  const deploys = useQuery(asked ? `deploys\n${endMs}` : undefined, (signal) => deploysUpTo(endMs, signal));
+  const last = useMemo(() => deploys.data && lastDeploy(deploys.data, query, endMs), [deploys.data, query, endMs]);
   return { deploy: last, waiting: deploys.waiting, trouble: deploys.trouble };
 }
 
@@ -31,7 +30,9 @@ export function useBaseline(range: Range | undefined, selection: Selection | und
     return { was: undefined, deployMs, lacks: asked && !waiting ? lacks : '' };
   }
   const of = { ...selection, range: found };
-  return { was: { selection: of, key: keyOf(of, turn), words: wordsOf(baseline, deployMs) }, deployMs, lacks: '' };
+  const words = wordsOf(baseline, deployMs);
+  const when = baseline === 'previous' ? `in ${words}` : words;
+  return { was: { selection: of, key: keyOf(of, turn), words, when }, deployMs, lacks: '' };
 }
 
 /** Chooses it. */

@@ -7,10 +7,10 @@ import { Icon, Popover } from './parts';
 const HOUR_MS = 3_600_000;
 
 /** Ranges to compare with, by what they are called: how much earlier they are. */
-export function baselines(range: Range): [string, number][] {
+function baselines(range: Range): [string, number][] {
   const length = range.to - range.from;
   const all: [string, number][] = [
-    ['The time right before', length],
+    ['Previous period', length],
     ['An hour before', HOUR_MS],
     ['Yesterday', 24 * HOUR_MS],
     ['Last week', 7 * 24 * HOUR_MS],

@@ -158,7 +158,7 @@ function Parts({ rows }: { rows: readonly Part[] }) {
 }
 
 /** All lines together, by step; NaN: not known. */
-export function sumOf(chart: Chart): number[] {
+function sumOf(chart: Chart): number[] {
   return chart.states.map((state, at) => {
     if (state === 'none') return Number.NaN;
     return chart.lines.reduce((sum, line) => sum + line.rates[at], 0);
@@ -170,9 +170,7 @@ function meanOfAll(chart: Chart): number {
 }
 
 const rateText = (rate: number, unit: string) =>
-  Number.isFinite(rate)
-    ? `${format.significant(rate)} ${unit === 'nanoseconds' ? 'cores' : `${unit || 'samples'}/s`}`
-    : 'unknown';
+  Number.isFinite(rate) ? `${format.significant(rate)} ${format.rateUnit(unit)}` : 'unknown';
 
 /** A line with the time without data in grey. */
 function Sparkline({ chart }: { chart: Chart | undefined }) {
@@ -211,7 +209,7 @@ function Sparkline({ chart }: { chart: Chart | undefined }) {
 }
 
 /** SVG path of a line in steps, broken where nothing is known. */
-export function stepsOf(rates: readonly number[], most: number): string {
+function stepsOf(rates: readonly number[], most: number): string {
   let path = '';
   let open = false;
   rates.forEach((rate, at) => {

@@ -84,7 +84,7 @@ export function NoSamples({ selection, selectionKey, range, now, lost, chart }: 
 }
 
 /** Why the labels of a selection match nothing. */
-export type WhyNothing =
+type WhyNothing =
   | { of: 'label'; at: number; matcher: Matcher; near: string | undefined; labels: string[] }
   | { of: 'value'; at: number; matcher: Matcher; near: string | undefined; some: string[] }
   | { of: 'both' }

@@ -31,11 +31,15 @@ import { Answer, Name } from './parts';
 import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 import { Verdict } from './Verdict';
+import { type Was, useWas } from './was';
 
 export function ProfilePage(props: PageProps) {
   const { selection, selectionKey, labels } = props;
   const { by, root } = useSelectionState('by', 'root');
   const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
+  const { was } = useWas();
+  // For the line above the chart, and behind it.
+  const before = useQuery(was && `before ${by}\n${was.key}`, (signal) => series((was as Was).selection, by, signal));
   const reloads = useReloads();
   const stacks = useQuery(
     `profile ${root}\n${selectionKey}\n${reloads}`,
@@ -53,7 +57,7 @@ export function ProfilePage(props: PageProps) {
   return (
     <>
       <h2 class="hidden">Profile</h2>
-      <Verdict {...props} chart={drawn} quality={quality} />
+      <Verdict {...props} chart={drawn} before={before.data} quality={quality} />
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
           <GroupBy labels={labels} />
@@ -64,6 +68,7 @@ export function ProfilePage(props: PageProps) {
           {(answer) => (
             <ChartPanel
               answer={answer}
+              before={before}
               now={props.now()}
               range={props.range}
               brushHint="Drag to zoom into a time range"

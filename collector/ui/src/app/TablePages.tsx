@@ -24,9 +24,9 @@ export function CgroupsPage(props: PageProps) {
   const coveredNs = useMemo(() => covered(time.data, props.range), [time.data]);
   const { was } = useWas();
   const before = useQuery(was && `cgroups before\n${was.key}`, async (signal) => {
-    const { selection, words } = was as Was;
+    const { selection, when } = was as Was;
     const [answer, time] = await Promise.all([cgroups(selection, signal), series(selection, '', signal)]);
-    return coresBefore(answer, covered(time, selection.range), words);
+    return coresBefore(answer, covered(time, selection.range), when);
   });
   return (
     <>
@@ -43,8 +43,8 @@ export function HostsPage(props: PageProps) {
   const query = useQuery(`hosts\n${props.selectionKey}`, (signal) => hosts(props.range, signal));
   const { was } = useWas();
   const before = useQuery(was && `hosts before\n${was.key}`, async (signal) => {
-    const { selection, words } = was as Was;
-    return { answer: await hosts(selection.range, signal), range: selection.range, words };
+    const { selection, when } = was as Was;
+    return { answer: await hosts(selection.range, signal), range: selection.range, words: when };
   });
   return (
     <Answer query={query} what="the hosts" room="table">

@@ -1,34 +1,32 @@
 // One line on the selection: how much, where, compared with when, and how complete it is.
 
-import type { DataQuality } from '../gen/fleetprof/collector/v1/query_pb';
-import { series } from '../query/client';
+import type { DataQuality, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { lossOf, lostPart } from '../query/quality';
-import { useQuery } from '../query/useQuery';
 import { useSelectionState } from '../state/store';
 import * as format from '../text/format';
 import { type Chart, meanOf } from '../time/series';
 import type { PageProps } from './page';
 import { changeText } from './verdictText';
-import { type Was, useWas } from './was';
+import { useWas } from './was';
 
 interface Props extends PageProps {
   chart: Chart | undefined;
+  /** The baseline, by the same label; undefined: there is none, or it is not known yet. */
+  before: SeriesResponse | undefined;
   quality: DataQuality | undefined;
 }
 
-export function Verdict({ chart, quality, now }: Props) {
+export function Verdict({ chart, before, quality, now }: Props) {
   const { filters } = useSelectionState('filters');
   const { was } = useWas();
-  const before = useQuery(was && `verdict\n${was.key}`, (signal) => series((was as Was).selection, '', signal));
   const mean = chart
     ? chart.lines.reduce((sum, line) => sum + line.mean, chart.lines.length ? 0 : Number.NaN)
     : Number.NaN;
-  const meanBefore = was && before.data ? meanOf(before.data, now()) : Number.NaN;
+  const meanBefore = was && before ? meanOf(before, now()) : Number.NaN;
   const hosts = Number(quality?.hosts ?? 0n);
-  const words = was?.words === 'previous period' ? 'the previous period' : (was?.words ?? '');
-  const when = was?.words === 'previous period' ? `in ${words}` : words;
+  const [words, when] = [was?.words ?? '', was?.when ?? ''];
   const change = changeText(mean, meanBefore);
-  const unit = chart?.unit === 'nanoseconds' ? 'cores' : `${chart?.unit || 'samples'}/s`;
+  const unit = format.rateUnit(chart?.unit ?? '');
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
     <p class="verdict" aria-live="polite">
@@ -47,7 +45,7 @@ export function Verdict({ chart, quality, now }: Props) {
               · <span class="verdict-change">{change}</span> compared with {words}
             </>
           )}
-          {was && before.data && change === '' && mean > 0 && <span class="soft"> · no data {when}</span>}
+          {was && before && change === '' && mean > 0 && <span class="soft"> · no data {when}</span>}
           {lost !== undefined && (
             <>
               {' '}

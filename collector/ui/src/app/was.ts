@@ -11,8 +11,10 @@ export interface Was {
   selection: Selection;
   /** Changes when it is to be queried again. */
   key: string;
-  /** What it is called within a sentence. */
+  /** What it is called within a sentence: `compared with …`. */
   words: string;
+  /** The same as a time: `cores in use …`. */
+  when: string;
 }
 
 /** The baseline, and why there is none where one was chosen. */

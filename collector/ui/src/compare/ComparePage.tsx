@@ -88,6 +88,8 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     () => means.data && ratesOf(means.data, changes.data, filters.length > 0, props.now()),
     [means.data, changes.data, filters.length],
   );
+  // With nothing on a side, no change is known, and none is denied.
+  const isOneSided = pair.data !== undefined && (pair.data.before.rows === 0 || pair.data.after.rows === 0);
   const unit = means.data?.after.quality?.unit || means.data?.before.quality?.unit || 'nanoseconds';
   return (
     <>
@@ -102,17 +104,15 @@ function Compared(props: PageProps & { beforeRange: Range }) {
         unit={unit}
       />
       <div class="compare-head">
-        <Verdict rates={rates} unit={unit} fleet={whole.data?.fleet} changes={changes.data} />
+        <Verdict rates={rates} unit={unit} fleet={whole.data?.fleet} changes={isOneSided ? undefined : changes.data} />
         <Measures unit={unit} rates={rates} />
       </div>
       <Losses pair={pair.data} />
       <Body
-        {...props}
-        by={by}
+        labels={props.labels}
         pair={pair}
         means={means}
         rates={rates}
-        unit={unit}
         table={<Table by={by} changes={changes} modules={modules} whole={whole} rates={rates} unit={unit} {...props} />}
       />
     </>
@@ -268,12 +268,11 @@ function ChangesBy({ labels, by }: { labels: readonly string[]; by: string }) {
   );
 }
 
-interface BodyProps extends PageProps {
-  by: string;
+interface BodyProps {
+  labels: readonly string[];
   pair: Query<Pair>;
   means: Query<unknown>;
   rates: [number, number] | undefined;
-  unit: string;
   table: preact.ComponentChildren;
 }
 

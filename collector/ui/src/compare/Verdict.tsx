@@ -29,7 +29,7 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
   const known = rates !== undefined && Number.isFinite(delta);
   // Where all of the range differs alike, the error is that of the whole.
   const isWhole = change?.significant === true && change.sinceUnixNs === 0n && change.untilUnixNs === 0n;
-  const what = unit === 'nanoseconds' ? 'cores' : `${unit || 'events'}/s`;
+  const what = format.rateUnit(unit);
   const tone = change?.significant ? (delta < 0 ? 'tone-less' : 'tone-more') : 'soft';
   return (
     <section class="verdict compare-verdict" aria-label="Verdict" aria-live="polite">

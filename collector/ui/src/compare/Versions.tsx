@@ -2,7 +2,7 @@
 
 import { useState } from 'preact/hooks';
 import { Answer, Popover } from '../app/parts';
-import { seriesOf } from '../query/client';
+import { series } from '../query/client';
 import { withMatcher } from '../query/selector';
 import { useQuery } from '../query/useQuery';
 import { setState } from '../state/store';
@@ -14,6 +14,9 @@ import { versionLabels } from './sides';
 
 /** How far back versions are looked for. Unit: milliseconds. */
 const BACK_MS = 24 * 3_600_000;
+
+/** Most values that are offered. */
+const VERSIONS_MAX = 100;
 
 interface Props {
   /** Labels that there are. */
@@ -36,7 +39,7 @@ function Panel({ labels, query, range, close }: Props & { close: () => void }) {
   const [label, setLabel] = useState(known[0] ?? labels[0] ?? '');
   const looked = { from: Math.max(0, Math.min(range.from, range.to - BACK_MS)), to: range.to };
   const found = useQuery(label === '' ? undefined : `versions ${label}\n${query}\n${looked.to}`, async (signal) =>
-    seenOf(await seriesOf(looked, query, label, signal), label),
+    seenOf(await series({ range: looked, query, filters: [] }, label, signal, VERSIONS_MAX), label),
   );
   return (
     <div class="versions-panel">

@@ -26,7 +26,8 @@ import { shown } from '../text/printable';
 import { absoluteSpec, toMs } from '../time/range';
 import { addNote, addView, getIncident, listIncidents, openIncident, setIncident } from './client';
 import './incidents.css';
-import { kindOf, labelsFrom, labelsOf, openedBy, ownAddress, stateOf } from './words';
+import { labelsOf } from '../alerts/words';
+import { kindOf, labelsFrom, openedBy, ownAddress, stateOf } from './words';
 
 /** Longest title and note that the collector keeps. Unit: characters; its bound is in bytes. */
 const TITLE_MAX = 200;
@@ -286,7 +287,7 @@ function Told(props: ToldProps) {
       <Facts {...props} />
       <ol class="timeline">
         {of.entries.map((entry) => (
-          <Entry key={String(entry.id)} entry={entry} incident={incident} />
+          <Entry key={String(entry.id)} entry={entry} />
         ))}
       </ol>
       <NoteForm busy={busy} onNote={(text) => run(async () => addNote(incident.id, text).then(again))} />
@@ -331,7 +332,7 @@ function Facts({ incident, now }: ToldProps) {
   );
 }
 
-function Entry({ entry, incident }: { entry: IncidentEntry; incident: Incident }) {
+function Entry({ entry }: { entry: IncidentEntry }) {
   const address = ownAddress(entry.address);
   return (
     <li class={`entry ${kindOf(entry.kind)}`}>
@@ -345,13 +346,13 @@ function Entry({ entry, incident }: { entry: IncidentEntry; incident: Incident }
           ))}
         </p>
       )}
-      {entry.evidence && <Evidence of={entry.evidence} incident={incident} />}
+      {entry.evidence && <Evidence of={entry.evidence} />}
       {address !== '' && <a href={address}>Open the page as it was</a>}
     </li>
   );
 }
 
-function Evidence({ of }: { of: IncidentEvidence; incident: Incident }) {
+function Evidence({ of }: { of: IncidentEvidence }) {
   const file = (ending: string, side = '') => `${pageBase()}/api/evidence.${ending}?id=${of.id}${side}`;
   const sides = of.hasBaseline
     ? ([

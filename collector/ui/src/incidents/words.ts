@@ -26,12 +26,6 @@ export const kindOf = (kind: IncidentEntryKind) => KINDS[kind] ?? 'entry';
 /** Who opened it: a person, or what made the collector do so. */
 export const openedBy = (incident: Incident) => incident.source || incident.openedBy;
 
-/** What it is about, as `name=value`, in one order. */
-export function labelsOf(incident: Incident): string {
-  const pairs = Object.entries(incident.labels).sort(([left], [right]) => (left < right ? -1 : 1));
-  return pairs.map(([name, value]) => `${name}=${value}`).join(' ');
-}
-
 /** Only the page itself may be linked to: what does not start with `#` leads elsewhere. */
 export const ownAddress = (address: string) => (address.startsWith('#') ? address : '');
 

@@ -151,6 +151,8 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
   const changedHosts = answer.hosts.filter(isSignificant);
   const outliers = answer.outliers.filter((one) => !one.inBaseline);
   const hasBaseline = (answer.baseline?.hosts ?? 0n) > 0n;
+  const difference = fleet.cores - fleet.baselineCores;
+  const part = relative(difference, fleet.baselineCores);
   return (
     <>
       <section class="verdict" aria-label="Verdict">
@@ -161,8 +163,8 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
           {hasBaseline ? (
             <span class={isSignificant(fleet) ? `tone-${fleet.cores < fleet.baselineCores ? 'less' : 'more'}` : 'soft'}>
               {' '}
-              {signed(fleet.cores - fleet.baselineCores)} (
-              {relative(fleet.cores - fleet.baselineCores, fleet.baselineCores)}) against {of.words}
+              {signed(difference)}
+              {part && ` (${part})`} against {of.words}
             </span>
           ) : (
             <span class="tone-warn"> there is no data for the baseline</span>

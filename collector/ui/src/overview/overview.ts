@@ -1,5 +1,6 @@
 // What an overview says: lines with their gaps, changes in words, and where each leads.
 
+import { escapeRegex } from '../flame/search';
 import type { Annotation } from '../gen/fleetprof/collector/v1/annotations_pb';
 import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Matcher, withMatcher } from '../query/selector';
@@ -54,7 +55,7 @@ function selected(query: string, label: string, name: string): string {
 const HOSTS_MAX = 20;
 
 /** Hosts by name, as a pattern of selectors: it matches all of a name. */
-const oneOf = (hosts: readonly string[]) => hosts.map((host) => host.replace(/[\\^$.*+?()[\]{}|]/g, '\\$&')).join('|');
+const oneOf = (hosts: readonly string[]) => hosts.map(escapeRegex).join('|');
 
 /**
  * Shows what a row is made of, compared with its baseline: where it changed, by function. `hosts`:

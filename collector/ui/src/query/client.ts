@@ -33,14 +33,19 @@ export const transport = transportTo(pageBase());
 const client = createClient(QueryService, transport);
 
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
-export async function series(selection: Selection, by: string, signal: AbortSignal): Promise<SeriesResponse> {
+export async function series(
+  selection: Selection,
+  by: string,
+  signal: AbortSignal,
+  limit = LINES_MAX,
+): Promise<SeriesResponse> {
   return rebaseSeries(
     await worded(
       client.series(
         {
           selection: messageOf(selection, false),
           groupBy: by === '' ? [] : [by],
-          limit: LINES_MAX,
+          limit,
           accounted: true,
         },
         { signal },
@@ -134,23 +139,6 @@ export function compared(
         withoutFunctions: true,
       },
       { signal },
-    ),
-  );
-}
-
-/** CPU over time by the values of a label, of everything else that a selector says. */
-export async function seriesOf(
-  range: Range,
-  query: string,
-  label: string,
-  signal: AbortSignal,
-): Promise<SeriesResponse> {
-  return rebaseSeries(
-    await worded(
-      client.series(
-        { selection: messageOf({ range, query, filters: [] }, false), groupBy: [label], limit: 100, accounted: true },
-        { signal },
-      ),
     ),
   );
 }

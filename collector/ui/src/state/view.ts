@@ -45,11 +45,14 @@ export interface ViewState {
   side: Side;
   /** Number of the pin that is looked at; empty: the list of pins. */
   pin: string;
-  /** Number of the incident that is looked at; empty: the list of incidents. */
-  incident: string;
   /** What of it: its minutes, or what was captured when it fired. */
   part: '' | 'captured';
-  /** Pins of all times, or of the range. */
+  /** Number of the incident that is looked at; empty: the list of incidents. */
+  incident: string;
+  /**
+   * Which are listed. Pins: all, or those of the range. Alerts: those of now, or those of the range
+   * too. Incidents: the open ones (`all`), or the closed ones too (`range`).
+   */
   pinTimes: 'all' | 'range';
   /** Rows of a tree that were opened or closed by hand. */
   toggled: string[];

@@ -231,7 +231,6 @@ function columns(
   ];
 }
 
-/** Weights of other hosts are cycles or events, which do not compare with time. */
 /** Cores of each host in the baseline. A host has a row for each boot; they are one here. */
 function beforeColumn({ answer, range, words }: Before, unit: string): ColumnOf<Host> {
   const cores = new Map<string, number>();
@@ -253,6 +252,7 @@ function beforeColumn({ answer, range, words }: Before, unit: string): ColumnOf<
   };
 }
 
+/** Weights of other hosts are cycles or events, which do not compare with time. */
 function isTime(host: Host, unit: string): boolean {
   return (host.unit || unit) === 'nanoseconds' || host.weight === 0n;
 }

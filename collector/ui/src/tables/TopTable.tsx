@@ -207,22 +207,26 @@ function useBefore(source: Source | undefined, samples: boolean): ColumnOf<TopRo
     (asked as AskedTable).before((was as Was).selection, by, byTotal, signal),
   );
   const shares = useMemo(() => query.data && sharesOf(query.data, samples, byTotal), [query.data, samples, byTotal]);
-  if (!asked || !was) return [];
-  const shareOf = (row: TopRow) => shares?.of(row) ?? Number.NaN;
-  return [
-    {
-      key: 'before',
-      title: 'Before',
-      hint: `Share of ${byTotal ? 'total' : 'self'} time ${was.words}${query.trouble ? `: not known, ${query.trouble.title}` : ''}`,
-      number: true,
-      by: (row) => (Number.isNaN(shareOf(row)) ? -1 : shareOf(row)),
-      cell: (row) => (
-        <span class="soft">
-          {!query.data ? (query.trouble ? '–' : '…') : shares?.none ? 'no data' : shareText(shareOf(row))}
-        </span>
-      ),
-    },
-  ];
+  const isAsked = asked !== undefined;
+  // The same as long as it says the same: rows are sorted by it.
+  return useMemo((): ColumnOf<TopRow>[] => {
+    if (!isAsked || !was) return [];
+    const shareOf = (row: TopRow) => shares?.of(row) ?? Number.NaN;
+    return [
+      {
+        key: 'before',
+        title: 'Before',
+        hint: `Share of ${byTotal ? 'total' : 'self'} time ${was.when}${query.trouble ? `: not known, ${query.trouble.title}` : ''}`,
+        number: true,
+        by: (row) => (Number.isNaN(shareOf(row)) ? -1 : shareOf(row)),
+        cell: (row) => (
+          <span class="soft">
+            {!query.data ? (query.trouble ? '–' : '…') : shares?.none ? 'no data' : shareText(shareOf(row))}
+          </span>
+        ),
+      },
+    ];
+  }, [isAsked, was?.key, was?.when, shares, query.data, query.trouble, byTotal]);
 }
 
 const shareText = (share: number) => (Number.isNaN(share) ? '–' : format.percent(share));

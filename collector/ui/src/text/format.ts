@@ -163,3 +163,8 @@ export function ago(ms: number, nowMs: number): string {
 export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${Math.round(value) === 1 ? one : many}`;
 }
+
+/** What rates of a unit are called: `cores`, `cycles/s`. */
+export function rateUnit(unit: string): string {
+  return unit === 'nanoseconds' ? 'cores' : `${unit || 'samples'}/s`;
+}

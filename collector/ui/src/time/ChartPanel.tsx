@@ -2,13 +2,12 @@
 // do not see it.
 
 import { useEffect, useMemo, useRef, useState } from 'preact/hooks';
-import { type Was, useWas } from '../app/was';
+import { useWas } from '../app/was';
 import { Icon, Name } from '../app/parts';
 import { events } from '../events/client';
 import { Flags } from '../events/Flags';
 import { type Happening, happenings } from '../events/flags';
 import type { SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
-import { series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import { withMatcher } from '../query/selector';
 import { getState, setState, useSelectionState, useViewState } from '../state/store';
@@ -23,6 +22,8 @@ import { causeText, chartOf, colourOf, gapsOf, ghostOf, idOf, missing, REST_ID }
 
 interface Props {
   answer: SeriesResponse;
+  /** The same of the baseline. */
+  before: Query<SeriesResponse>;
   brushHint: string;
   /** When the answer was asked for. Unit: milliseconds. */
   now: number;
@@ -32,12 +33,11 @@ interface Props {
 }
 
 export function ChartPanel(props: Props) {
-  const { answer } = props;
+  const { answer, before } = props;
   const { by } = useSelectionState('by');
   const { hidden } = useViewState('hidden');
   const chart = useMemo(() => chartOf(answer, by, props.now), [answer, by]);
   const { was } = useWas();
-  const before = useQuery(was && `before ${by}\n${was.key}`, (signal) => series((was as Was).selection, by, signal));
   const ghost = useMemo(
     () =>
       was &&
@@ -86,7 +86,7 @@ export function ChartPanel(props: Props) {
             {shown(text, 200)}
           </p>
         ))}
-        {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={rateUnit(chart)} />}
+        {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={format.rateUnit(chart.unit)} />}
         <Legend chart={chart} by={by} hidden={hidden} ghost={ghost} words={was?.words ?? ''} />
       </div>
     </div>
@@ -108,11 +108,6 @@ function BaselineNote(props: { query: Query<unknown>; ghost: Ghost | undefined; 
           : '…'}
     </p>
   );
-}
-
-/** What rates are called. */
-function rateUnit(chart: Chart): string {
-  return chart.unit === 'nanoseconds' ? 'cores' : `${chart.unit || 'samples'}/s`;
 }
 
 interface DrawingProps extends Props {
@@ -148,7 +143,7 @@ function Drawing(props: DrawingProps) {
     plot.current = made;
     return () => made.destroy();
   }, []);
-  const unit = rateUnit(chart);
+  const unit = format.rateUnit(chart.unit);
   useEffect(() => {
     if (chart.times.length > 1) plot.current?.show(chart, lines, gaps, ghost, { dark, axis: unit, utc });
   }, [chart, lines, gaps, dark, ghost, utc]);
@@ -232,7 +227,7 @@ function Under(props: {
         chart.states[step] === 'none' && <div class="soft">no data: no host sent data</div>
       ) : (
         <div class="tip-row sum">
-          <span>sum</span> <b>{`${format.significant(sum)} ${rateUnit(chart)}`}</b>
+          <span>sum</span> <b>{`${format.significant(sum)} ${format.rateUnit(chart.unit)}`}</b>
         </div>
       )}
       {props.was !== undefined && (
@@ -312,10 +307,10 @@ function Legend({ chart, by, hidden, ghost, words }: LegendProps) {
                   : 'Mean over the time with data, without steps in which samples were lost'
               }
             >
-              {rateUnit(chart)}
+              {format.rateUnit(chart.unit)}
             </th>
             {words !== '' && (
-              <th scope="col" class="number" title={`Mean ${words}`}>
+              <th scope="col" class="number" title={`Mean of the baseline: ${words}`}>
                 before
               </th>
             )}

@@ -169,7 +169,7 @@ function told({ range, chart }: Strip, axis: Range, part: number): string {
   if (!chart || step < 0) return when;
   const sum = sumAt(chart.lines, step);
   const lost = chart.states[step] === 'lost' ? `, ${format.percent(chart.lost[step])} of samples lost` : '';
-  const unit = chart.unit === 'nanoseconds' ? 'cores' : `${chart.unit}/s`;
+  const unit = format.rateUnit(chart.unit);
   // Without lines nothing ran, where there are data.
   const rate = Number.isNaN(sum) && chart.states[step] === 'known' && !chart.lines.length ? 0 : sum;
   return `${when} · ${Number.isNaN(rate) ? (lost ? 'not known' : 'no data') : `${format.significant(rate)} ${unit}`}${lost}`;

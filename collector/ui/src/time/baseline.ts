@@ -40,8 +40,9 @@ export function baselineOf(range: Range, baseline: Baseline, deployMs?: number):
   }
 }
 
-/** What a choice is called within a sentence. */
+/** What a choice is called within a sentence: `compared with …`. */
 export function wordsOf(baseline: Baseline, deployMs?: number): string {
   if (baseline === 'deploy' && deployMs !== undefined) return `before the deploy at ${time(deployMs)}`;
+  if (baseline === 'previous') return 'the previous period';
   return (BASELINES.find(([one]) => one === baseline)?.[1] ?? '').toLowerCase();
 }
