@@ -49,7 +49,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
     <header class="head">
       <h1>
         <Link to={EVERYTHING} title="Overview of the fleet">
-          <Mark /> Fleetprof
+          <Mark /> <span class="product">Fleetprof</span>
         </Link>
       </h1>
       <nav aria-label="Pages">

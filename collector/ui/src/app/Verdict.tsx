@@ -29,7 +29,7 @@ export function Verdict({ chart, before, quality, now }: Props) {
   const unit = format.rateUnit(chart?.unit ?? '');
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
-    <p class="verdict" aria-live="polite">
+    <p class="selection-verdict" aria-live="polite">
       {chart && chart.lines.length === 0 ? (
         <span class="soft">No CPU time in this selection</span>
       ) : chart && Number.isFinite(mean) ? (

@@ -73,6 +73,8 @@ export function ChartPanel(props: Props) {
         words={was?.words ?? ''}
       />
       <div class="legend-side">
+        <Legend chart={chart} by={by} hidden={hidden} ghost={ghost} words={was?.words ?? ''} />
+        {/* Below the lines, which stay where they are when these come. */}
         {lacks !== '' && (
           <p
             class={`chart-lacks ${chart.lostNs > 0 ? 'lossy' : ''}`}
@@ -87,7 +89,6 @@ export function ChartPanel(props: Props) {
           </p>
         ))}
         {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={format.rateUnit(chart.unit)} />}
-        <Legend chart={chart} by={by} hidden={hidden} ghost={ghost} words={was?.words ?? ''} />
       </div>
     </div>
   );
@@ -97,7 +98,7 @@ export function ChartPanel(props: Props) {
 function BaselineNote(props: { query: Query<unknown>; ghost: Ghost | undefined; words: string; unit: string }) {
   const { query, ghost, words } = props;
   return (
-    <p class={`chart-was ${query.waiting ? 'waiting' : ''}`}>
+    <p class="chart-was">
       <i /> {words}:{' '}
       {query.trouble
         ? `not known: ${query.trouble.title}`
