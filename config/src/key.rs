@@ -32,6 +32,45 @@ pub struct Key<C: 'static> {
     pub put: fn(&mut C, Value),
 }
 
+impl<C> Clone for Key<C> {
+    fn clone(&self) -> Key<C> {
+        *self
+    }
+}
+
+// Derived, it would ask for a configuration that can be copied.
+impl<C> Copy for Key<C> {}
+
+/// Number of keys in all of `parts`.
+pub const fn count<C>(parts: &[&[Key<C>]]) -> usize {
+    let (mut sum, mut at) = (0, 0);
+    while at < parts.len() {
+        sum += parts[at].len();
+        at += 1;
+    }
+    sum
+}
+
+/// The keys of `parts` in one table; `N` is their [`count`].
+///
+/// # Panics
+/// When there are not `N`, while the table is compiled.
+pub const fn joined<C, const N: usize>(parts: &[&[Key<C>]]) -> [Key<C>; N] {
+    assert!(count(parts) == N, "the table has another length");
+    let mut all = [parts[0][0]; N];
+    let (mut to, mut part) = (0, 0);
+    while part < parts.len() {
+        let mut at = 0;
+        while at < parts[part].len() {
+            all[to] = parts[part][at];
+            to += 1;
+            at += 1;
+        }
+        part += 1;
+    }
+    all
+}
+
 impl<C: Configuration> Key<C> {
     /// The key at this path.
     pub fn find(path: &str) -> Option<&'static Key<C>> {

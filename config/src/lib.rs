@@ -18,7 +18,8 @@ mod value;
 mod yaml;
 
 pub use key::{
-    Key, Reload, as_text, path_or_null, put_bool, put_int, put_word, text_or_null, word,
+    Key, Reload, as_text, count, joined, path_or_null, put_bool, put_int, put_word, text_or_null,
+    word,
 };
 pub use nearest::{nearest, nearest_word};
 pub use reference::reference_page;
