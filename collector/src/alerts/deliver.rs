@@ -18,6 +18,7 @@ use hyper::header::{CONTENT_TYPE, HeaderName, HeaderValue};
 use std::collections::BTreeMap;
 use std::io::Read;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 use tokio::sync::OnceCell;
 use tokio::task::{JoinSet, spawn_blocking};
@@ -29,6 +30,8 @@ const URL_BYTES_MAX: u64 = 4096;
 pub(super) struct Delivery {
     pub(super) receivers: Mutex<BTreeMap<String, ReceiverNow>>,
     client: OnceCell<Client>,
+    /// Looks at what is to be sent.
+    looks: AtomicU64,
 }
 
 /// How a receiver does.
@@ -61,6 +64,7 @@ impl Delivery {
         Delivery {
             receivers: Mutex::new(names.map(|name| (name, ReceiverNow::default())).collect()),
             client: OnceCell::new(),
+            looks: AtomicU64::new(0),
         }
     }
 }
@@ -74,6 +78,7 @@ impl Alerts {
         let mut seen: BTreeMap<String, Instant> = BTreeMap::new();
         let mut is_first = true;
         'deliver: loop {
+            self.0.delivery.looks.fetch_add(1, Ordering::Relaxed);
             if self.is_wanted() && self.0.book().await.is_ok() {
                 let waiting = self.0.post(&mut seen, is_first).await;
                 is_first = false;
@@ -95,6 +100,13 @@ impl Alerts {
             }
         }
         while sending.join_next().await.is_some() {}
+    }
+}
+
+impl Alerts {
+    /// How often it looked at what is to be sent: after each round, and once a second.
+    pub fn looks(&self) -> u64 {
+        self.0.delivery.looks.load(Ordering::Relaxed)
     }
 }
 

@@ -584,6 +584,27 @@ async fn content_that_a_receiver_refuses_does_not_block_what_comes_after() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn who_sends_wakes_for_a_round_and_once_a_second_and_for_nothing_else() {
+    let begun = std::time::Instant::now();
+    let webhook = Webhook::start().await;
+    let rules = [rule("cores > 4", |of| of.keep_firing = 0)];
+    let mut play = Play::start(options(&rules, &webhook, None), &["a"]).await;
+    // Nothing waits; then all is accepted; then nothing is.
+    play.rounds(5, |_| LOW).await;
+    play.rounds(5, |_| HIGH).await;
+    play.settled().await;
+    webhook.answers(503);
+    play.rounds(5, |_| LOW).await;
+    eventually(async || webhook.attempts() > 2).await;
+    let looks = play.rig.alerts.looks();
+    let (rounds, seconds) = (15, begun.elapsed().as_secs());
+    assert!(looks > 2, "it does look");
+    // One at the start, and one for the second that is not over.
+    let most = rounds + seconds + 2;
+    assert!(looks <= most, "{looks} looks, where {most} have a reason");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_scope_sees_the_alerts_of_its_part_alone() {
     let webhook = Webhook::start().await;
     let rules = [
