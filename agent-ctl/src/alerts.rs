@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 /// Largest message taken. Unit: bytes. A list is cut at 3 MiB.
-const MESSAGE_BYTES_MAX: usize = 8 << 20;
+pub const MESSAGE_BYTES_MAX: usize = 8 << 20;
 
 /// Lists what is firing, pending or without data on a fleet.
 #[derive(Debug, clap::Args)]
@@ -103,7 +103,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
 }
 
 /// What keeps alerts from being judged or told, in sentences.
-fn troubles(trouble: &str, rules: &[AlertRule], receivers: &[AlertReceiver]) -> Vec<String> {
+pub fn troubles(trouble: &str, rules: &[AlertRule], receivers: &[AlertReceiver]) -> Vec<String> {
     let mut found = Vec::new();
     if !trouble.is_empty() {
         found.push(trouble.to_owned());
@@ -146,11 +146,6 @@ fn table(alerts: &[Alert], clock: &Clock) -> Table {
         "STATE", "SINCE", "ALERT", ">VALUE", ">LIMIT", "LABELS", "NOTE",
     ]);
     for alert in alerts {
-        let labels: BTreeMap<&String, &String> = alert.labels.iter().collect();
-        let labels = labels.into_iter();
-        let labels: Vec<_> = labels
-            .map(|(name, value)| format!("{name}={value}"))
-            .collect();
         let note = match alert.no_data.as_str() {
             "" => clean(&alert.summary).into_owned(),
             why => clean(why).into_owned(),
@@ -161,11 +156,21 @@ fn table(alerts: &[Alert], clock: &Clock) -> Table {
             clean(&alert.rule).into_owned(),
             number(alert.value, &alert.unit),
             number(alert.threshold, &alert.unit),
-            clean(&labels.join(" ")).into_owned(),
+            clean(&labels(alert)).into_owned(),
             note,
         ]);
     }
     table.sparing(&["NOTE", "LABELS"])
+}
+
+/// What it is about, as `name=value`, in one order.
+pub fn labels(alert: &Alert) -> String {
+    let labels: BTreeMap<&String, &String> = alert.labels.iter().collect();
+    let labels = labels.into_iter();
+    let labels: Vec<_> = labels
+        .map(|(name, value)| format!("{name}={value}"))
+        .collect();
+    labels.join(" ")
 }
 
 fn rules(rules: &[AlertRule], clock: &Clock) -> Table {
@@ -207,7 +212,8 @@ fn time(unix_ns: i64, clock: &Clock) -> String {
     }
 }
 
-fn number(value: Option<f64>, unit: &str) -> String {
+/// A value with its unit, cores without.
+pub fn number(value: Option<f64>, unit: &str) -> String {
     match (value, unit) {
         (None, _) => "-".to_owned(),
         (Some(value), "percent") => format!("{value:.1} %"),
@@ -223,8 +229,9 @@ struct All<'a> {
     left_out: u64,
 }
 
+/// An alert for scripts.
 #[derive(Serialize)]
-struct Shown<'a> {
+pub struct Shown<'a> {
     rule: &'a str,
     state: &'static str,
     labels: BTreeMap<&'a str, &'a str>,
@@ -271,7 +278,8 @@ fn some(unix_ns: i64) -> Option<String> {
 }
 
 impl Shown<'_> {
-    fn of(alert: &Alert) -> Shown<'_> {
+    /// As it is told.
+    pub fn of(alert: &Alert) -> Shown<'_> {
         let labels = alert.labels.iter();
         Shown {
             rule: &alert.rule,

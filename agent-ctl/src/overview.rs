@@ -1,7 +1,9 @@
 //! `agent-ctl overview`: shows what changed in a fleet, where, since when, and how certain that is.
 
+mod firing;
 mod waiting;
 
+use crate::alerts::Shown;
 use crate::collector::{Collector, Samples};
 use crate::exit::{self, fail};
 use crate::fleet;
@@ -14,6 +16,7 @@ use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
 use crate::when::{Clock, Range, rfc3339};
 use anyhow::Result;
+use firing::Firing;
 use profile::error_95;
 use proto::agent::TimeRange;
 use proto::collector::{
@@ -34,7 +37,8 @@ difference from SINCE on, and ± is its 95 % error. A change on a few hosts is f
 sum over all hosts hides it. OUTLIERS are hosts that use more or less CPU for a service than \
 its other hosts. THROTTLED are cgroups whose own CPU limit withheld 5 % or more of the CPU \
 time that they wanted. PRESSURE is time in which tasks of a host waited: some task for a CPU \
-(listed from 50 % on), or all of them for memory (5 %) or I/O (20 %).
+(listed from 50 % on), or all of them for memory (5 %) or I/O (20 %). \
+Alerts that fire are those of the complete fleet; `agent-ctl alerts` lists them.
 Exit code 6: data of the range is missing.
 
 Examples:
@@ -109,9 +113,13 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         })
         .await?;
     let code = fleet::code(answer.services.is_empty(), Some(&fleet));
+    let firing = Firing::ask(connection, &peer).await;
     if args.form.is_json() {
-        out.write_json(&Json::of(&answer))?;
+        out.write_json(&Json::of(&answer, &firing))?;
         return Ok(code);
+    }
+    if let Some(line) = firing.line(&clock) {
+        out.write(&format!("{}\n", out.tone(Tone::Bad, &line)))?;
     }
     if answer.services.is_empty() {
         let mut source = Source::Collector(collector);
@@ -430,6 +438,7 @@ struct Json<'a> {
     outliers: Vec<JsonOutlier<'a>>,
     #[serde(flatten)]
     waiting: waiting::Json<'a>,
+    alerts_firing: Option<Vec<Shown<'a>>>,
 }
 
 #[derive(Serialize)]
@@ -482,7 +491,7 @@ struct JsonOutlier<'a> {
 }
 
 impl<'a> Json<'a> {
-    fn of(answer: &'a OverviewResponse) -> Json<'a> {
+    fn of(answer: &'a OverviewResponse, firing: &'a Firing) -> Json<'a> {
         let now = answer.now.clone().unwrap_or_default();
         Json {
             start: rfc3339(answer.start_unix_ns),
@@ -501,6 +510,7 @@ impl<'a> Json<'a> {
             functions_missing: &answer.functions_missing,
             outliers: answer.outliers.iter().map(JsonOutlier::of).collect(),
             waiting: waiting::Json::of(answer),
+            alerts_firing: firing.json(),
         }
     }
 }

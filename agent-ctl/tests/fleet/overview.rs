@@ -1,6 +1,6 @@
 //! Tests the printed overview of a fleet.
 
-use super::{Running, empty, json, refused, sound};
+use super::{Running, damaged, empty, json, refused, sound};
 use testkit::fake::collector::Behaviour;
 
 #[test]
@@ -25,6 +25,21 @@ fn scripts_get_numbers_and_times() {
     assert_eq!(row["steps"].as_array().unwrap().len(), 60);
     assert_eq!(found["functions"][0]["service"], "api.service");
     assert_eq!(found["outliers"][0]["in_baseline"], false);
+    let firing = found["alerts_firing"].as_array().unwrap();
+    let rules: Vec<_> = firing.iter().map(|alert| &alert["rule"]).collect();
+    assert_eq!(rules, ["api-cpu", "api-malloc"], "what waits does not fire");
+}
+
+#[test]
+fn what_keeps_alerts_from_people_is_noted_next_to_the_overview() {
+    let ended = damaged().ask(&["overview"]);
+    assert!(
+        ended.out.contains("2 alerts firing, worst: api-cpu"),
+        "{}",
+        ended.all()
+    );
+    let said = "receiver `oncall` does not accept notifications, 2 wait";
+    assert!(ended.err.contains(said), "{}", ended.all());
 }
 
 #[test]

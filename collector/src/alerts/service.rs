@@ -6,6 +6,7 @@ use super::state::{Alert, Phase};
 use super::{Alerts, Inner};
 use crate::access::{Caller, Scope};
 use crate::config::Rule;
+use crate::config::alert_rule::Side;
 use crate::sync::lock;
 use prost::Message as _;
 use proto::collector as wire;
@@ -106,9 +107,17 @@ impl Alerts {
             wire::AlertState::NoData => 2,
             _ => 3,
         };
-        answer
-            .alerts
-            .sort_by_key(|alert| (rank(alert), std::cmp::Reverse(alert.since_unix_ns)));
+        let sides = inner.options.rules.iter();
+        let sides: BTreeMap<&str, Side> = sides.map(|rule| (&rule.name[..], rule.side)).collect();
+        answer.alerts.sort_by(|one, other| {
+            let excess = |alert: &wire::Alert| match alert.state() {
+                wire::AlertState::Firing => excess(alert, &sides),
+                _ => 0.0,
+            };
+            (rank(one).cmp(&rank(other)))
+                .then_with(|| excess(other).total_cmp(&excess(one)))
+                .then_with(|| other.since_unix_ns.cmp(&one.since_unix_ns))
+        });
         if caller.scope.is_some() {
             // The reason may name hosts of others.
             let without = answer
@@ -193,6 +202,22 @@ fn is_seen(
     })
 }
 
+/// How many times an alert is beyond its threshold; 0: not known.
+fn excess(alert: &wire::Alert, sides: &BTreeMap<&str, Side>) -> f64 {
+    let (Some(value), Some(threshold)) = (alert.value, alert.threshold) else {
+        return 0.0;
+    };
+    let (more, less) = match sides.get(&alert.rule[..]) {
+        Some(Side::Below) => (threshold, value),
+        _ => (value, threshold),
+    };
+    match less > 0.0 {
+        true => more / less,
+        false if more > 0.0 => f64::INFINITY,
+        false => 0.0,
+    }
+}
+
 fn of_episode(episode: Episode, state: Option<&Alert>) -> wire::Alert {
     let Episode {
         id,
@@ -271,6 +296,24 @@ impl AlertService for Alerts {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_is_furthest_beyond_its_threshold_is_worst_on_either_side_of_it() {
+        let alert = |rule: &str, value, threshold| wire::Alert {
+            rule: rule.to_owned(),
+            value,
+            threshold: Some(threshold),
+            ..wire::Alert::default()
+        };
+        let sides = BTreeMap::from([("high", Side::Above), ("low", Side::Below)]);
+        let excess = |rule, value| excess(&alert(rule, value, 4.0), &sides);
+        assert_eq!(
+            (excess("high", Some(8.0)), excess("low", Some(1.0))),
+            (2.0, 4.0)
+        );
+        assert!(excess("low", Some(0.0)).is_infinite());
+        assert_eq!(excess("high", None), 0.0, "nothing is known");
+    }
 
     #[test]
     fn a_scope_sees_what_is_in_it_for_certain() {

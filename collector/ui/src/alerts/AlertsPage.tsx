@@ -12,16 +12,13 @@ import {
   type ListAlertsResponse,
 } from '../gen/fleetprof/collector/v1/alerts_pb';
 import { useQuery } from '../query/useQuery';
-import type { State } from '../state/address';
 import { setState, useViewState } from '../state/store';
 import * as format from '../text/format';
-import { baselineOf } from '../time/baseline';
-import { absoluteSpec, toMs } from '../time/range';
+import { toMs } from '../time/range';
 import { listAlerts } from './client';
 import './alerts.css';
+import { leads } from './leads';
 import { amount, labelsOf, stateOf, troubles, verdict } from './words';
-
-const MINUTE = 60_000;
 
 export function AlertsPage(props: PageProps) {
   const { pinTimes } = useViewState('pinTimes');
@@ -101,27 +98,6 @@ function Rows(props: PageProps & { alerts: readonly Alert[]; hasRules: boolean }
       />
     </div>
   );
-}
-
-/** Where the data of an alert are: its time, and what it is compared with. */
-function leads(one: Alert, now: number): { open: Partial<State>; compare: Partial<State> } {
-  const begun = toMs(one.firedUnixNs || one.sinceUnixNs);
-  const ended = one.resolvedUnixNs ? toMs(one.resolvedUnixNs) : now;
-  const times = { from: begun - 30 * MINUTE, to: Math.min(ended + 10 * MINUTE, now) };
-  const during = { from: begun - 5 * MINUTE, to: Math.max(begun + MINUTE, Math.min(ended, now)) };
-  const was = absoluteSpec(baselineOf(during, 'day') ?? during);
-  const common = { live: false, query: one.selector, filters: [] };
-  return {
-    open: { ...absoluteSpec(times), ...common, view: 'profile', search: one.function },
-    compare: {
-      ...absoluteSpec(during),
-      ...common,
-      view: 'compare',
-      bfrom: was.from,
-      bto: was.to,
-      bquery: undefined,
-    },
-  };
 }
 
 function columns(props: PageProps): ColumnOf<Alert>[] {

@@ -16,6 +16,7 @@ import { setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
 import { type Range, before, toMs } from '../time/range';
 import { type Band, bandsOf, chartOf } from '../time/series';
+import { FiringAlerts } from './FiringAlerts';
 import { FleetChart } from './FleetChart';
 import {
   BEFORE_MS,
@@ -101,6 +102,7 @@ export function OverviewPage(props: PageProps) {
         </label>
         <QualityLine quality={quick.data?.now} />
       </div>
+      <FiringAlerts turn={selectionKey} now={props.now} />
       <Filters note="not applied: an overview has no stacks" />
       <Answer query={quick} what="the overview" room="graph">
         {(answer) => (

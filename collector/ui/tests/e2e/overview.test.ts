@@ -21,6 +21,26 @@ describe('the overview', () => {
     expect(new URL(page.url()).hash).toBe('');
   });
 
+  test.runIf(SEEDED)('says what fires, the worst first, and leads to its data in one click', async () => {
+    const page = await site.open('view=overview');
+    const alerts = page.getByRole('region', { name: 'Alerts' });
+    await alerts.getByText('1 alert firing, 1 pending, 1 without data').waitFor();
+    expect(await alerts.textContent()).toContain('Alert db-cpu has no value: the query failed');
+    const first = alerts.getByRole('listitem').first();
+    expect(await first.textContent()).toMatch(/api-cpu unit=api.service 9.80 cores \(limit 6.30 cores\) 2\d min/);
+    await first.getByRole('link', { name: 'api-cpu' }).click();
+    await page.waitForSelector('main.view-profile');
+    expect(param(page, 'query')).toBe('unit="api.service"');
+  });
+
+  test.runIf(SEEDED)('does not call a fleet calm whose alerts are not known', async () => {
+    const page = await site.open('view=overview');
+    await page.getByRole('region', { name: 'Services' }).waitFor();
+    await page.route('**/*AlertService/List', (route) => route.fulfill({ status: 503 }));
+    await page.getByRole('button', { name: 'Refresh' }).click();
+    await page.getByText('Whether alerts fire is not known').waitFor();
+  });
+
   test.runIf(SEEDED)('leads to the comparison of what changed in one click', async () => {
     const page = await site.open('view=overview&services=comm');
     const first = page.locator('.verdict li a').first();

@@ -1,6 +1,7 @@
 //! A fake collector as agent-ctl sees it: its fleet is made up of three hosts with the samples of
 //! the fake agent, and of hosts that are silent or gone.
 
+mod alerts;
 mod captures;
 mod overview;
 mod pins;
@@ -9,6 +10,7 @@ use super::samples::{self, Answers, NOW_NS, PERIOD, S, chunks, select};
 use super::server::Server;
 use profile::{GroupBy, Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Sandbox, Severity, TimeRange};
+use proto::collector::alert_service_server::AlertServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
@@ -651,10 +653,12 @@ fn serve(listener: TcpListener, behaviour: Behaviour, calls: Calls) -> Server {
     let fake = Fake { behaviour, calls };
     let query = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
     let captures = CaptureServiceServer::with_interceptor(fake.clone(), admitted.clone());
-    let pins = PinServiceServer::with_interceptor(fake, admitted);
+    let pins = PinServiceServer::with_interceptor(fake.clone(), admitted.clone());
+    let alerts = AlertServiceServer::with_interceptor(fake, admitted);
     let services = Services::builder()
         .add_service(query)
         .add_service(captures)
-        .add_service(pins);
+        .add_service(pins)
+        .add_service(alerts);
     Server::tcp(listener, services)
 }
