@@ -222,7 +222,7 @@ describe.skipIf(!SEEDED)('the graph', () => {
 test('a selection has a verdict, and is compared with another time from there', async () => {
   const page = await site.open();
   await drawn(page);
-  await expect.poll(() => page.locator('.verdict').textContent()).toMatch(/^[\d.]+ cores on [\d,]+ hosts? ·/);
+  await expect.poll(() => page.locator('.selection-verdict').textContent()).toMatch(/^[\d.]+ cores on [\d,]+ hosts? ·/);
   await page.getByRole('button', { name: /^Compare with/ }).click();
   await page.getByRole('button', { name: 'Yesterday' }).click();
   await page.waitForFunction(() => /view=compare/.test(location.hash));
