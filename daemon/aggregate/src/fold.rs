@@ -29,8 +29,8 @@ const PROCESSES_MAX: usize = 1 << 16;
 /// end.
 pub const TIMES_MAX: usize = 1 << 17;
 
-/// Timestamps kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a batch
-/// of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
+/// Timestamps kept per batch: 6 MiB. 26 busy CPUs at 9,999 Hz make as many in the second that a
+/// batch of a capture covers; 64 at 99 Hz a quarter in 10 s. What finds no room is counted.
 pub const TIMESTAMPS_MAX: usize = 1 << 18;
 
 /// Limits of a batch.
