@@ -13,6 +13,7 @@ const FILES: &[&str] = &[
     "fleetprof/collector/v1/annotations.proto",
     "fleetprof/collector/v1/alerts.proto",
     "fleetprof/collector/v1/incidents.proto",
+    "fleetprof/collector/v1/views.proto",
     "fleetprof/collector/v1/symbols.proto",
     "fleetprof/collector/v1/fleet.proto",
     "fleetprof/collector/v1/access.proto",

@@ -1,6 +1,6 @@
 //! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
 //! and PinUploadService for pins) and people (QueryService, CaptureService, PinService,
-//! AnnotationService, AlertService, IncidentService, SymbolService, FleetService and
+//! AnnotationService, AlertService, IncidentService, ViewService, SymbolService, FleetService and
 //! AccessService), with health and reflection. The one for other machines serves the same without
 //! reflection, plus EnrollmentService, behind the gate (`identity/gate.rs`).
 
@@ -31,6 +31,7 @@ use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::pin_upload_service_server::PinUploadServiceServer;
 use proto::collector::query_service_server::QueryServiceServer;
 use proto::collector::symbol_service_server::SymbolServiceServer;
+use proto::collector::view_service_server::ViewServiceServer;
 use proto::{CONNECTION_WINDOW_BYTES, STREAM_WINDOW_BYTES};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -115,6 +116,7 @@ type Pinned = PinServiceServer<Pins>;
 type Annotated = AnnotationServiceServer<Annotations>;
 type Alarmed = AlertServiceServer<Alerts>;
 type Troubled = IncidentServiceServer<Incidents>;
+type Viewed = ViewServiceServer<Incidents>;
 type Named = SymbolServiceServer<Symbols>;
 type Members = FleetServiceServer<FleetAdmin>;
 type Access = AccessServiceServer<AccessAdmin>;
@@ -174,6 +176,10 @@ impl Services {
             .max_decoding_message_size(ALERT_BYTES_MAX)
             .accept_compressed(Zstd)
             .send_compressed(Zstd);
+        let viewed = Viewed::new(incidents.clone())
+            .max_decoding_message_size(INCIDENT_BYTES_MAX)
+            .accept_compressed(Zstd)
+            .send_compressed(Zstd);
         let troubled = Troubled::new(incidents)
             .max_decoding_message_size(INCIDENT_BYTES_MAX)
             .accept_compressed(Zstd)
@@ -195,6 +201,7 @@ impl Services {
             .add_service(annotated)
             .add_service(alarmed)
             .add_service(troubled)
+            .add_service(viewed)
             .add_service(named)
             .add_service(access);
         if let Some(fleet) = fleet {

@@ -33,7 +33,7 @@ use May::{Everybody, Hosts, People};
 use Role::{Admin, Metrics, Operator, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 14] = [
+const CALLS: [(&str, &[(&str, May)]); 15] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -95,8 +95,18 @@ const CALLS: [(&str, &[(&str, May)]); 14] = [
             ("List", People(Viewer)),
             ("Get", People(Viewer)),
             ("AddEntry", People(Operator)),
+            ("Profile", People(Viewer)),
             ("SetState", People(Operator)),
             ("Delete", People(Admin)),
+        ],
+    ),
+    (
+        "fleetprof.collector.v1.ViewService",
+        &[
+            ("Save", People(Operator)),
+            ("List", People(Viewer)),
+            // Those of others: admins (`incidents/views.rs`).
+            ("Delete", People(Operator)),
         ],
     ),
     (
@@ -159,7 +169,7 @@ static PATHS: [(Method, &str, May); 19] = [
 const PAGE: May = People(Viewer);
 
 /// How calls start that read what is stored, for `audit.queries`.
-pub const READS: [&str; 7] = [
+pub const READS: [&str; 9] = [
     "/fleetprof.collector.v1.QueryService/",
     "/fleetprof.collector.v1.PinService/",
     "/fleetprof.collector.v1.CaptureService/Profile",
@@ -167,6 +177,8 @@ pub const READS: [&str; 7] = [
     "/fleetprof.collector.v1.AlertService/List",
     "/fleetprof.collector.v1.IncidentService/Get",
     "/fleetprof.collector.v1.IncidentService/List",
+    "/fleetprof.collector.v1.IncidentService/Profile",
+    "/fleetprof.collector.v1.ViewService/List",
 ];
 
 /// True where a row of [`PATHS`] is of this path. One that ends in a dot is of files with any
@@ -388,6 +400,11 @@ mod tests {
             ("AnnotationService/Add", Who::Person(Operator)),
             ("AnnotationService/Delete", Who::Person(Operator)),
             ("SymbolService/Upload", Who::Person(Operator)),
+            ("IncidentService/Profile", Who::Person(Viewer)),
+            ("IncidentService/AddEntry", Who::Person(Operator)),
+            ("IncidentService/Delete", Who::Person(Admin)),
+            ("ViewService/Save", Who::Person(Operator)),
+            ("ViewService/List", Who::Person(Viewer)),
             ("FleetService/ListMembers", Who::Person(Admin)),
             ("FleetService/Invite", Who::Person(Admin)),
             ("AccessService/AddUser", Who::Person(Admin)),

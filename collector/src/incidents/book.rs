@@ -7,7 +7,7 @@ use proto::collector::{Incident, IncidentEntry, IncidentEntryKind, IncidentState
 use rusqlite::{Connection, OptionalExtension, Row, Transaction, params};
 use std::collections::BTreeMap;
 use std::path::Path;
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 
 const SCHEMA: &str = "
 CREATE TABLE IF NOT EXISTS incidents (
@@ -40,7 +40,16 @@ CREATE TABLE IF NOT EXISTS causes (
     cause TEXT PRIMARY KEY,
     incident INTEGER NOT NULL,
     at INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;";
+) STRICT, WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS views (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    name TEXT NOT NULL,
+    address TEXT NOT NULL,
+    author TEXT NOT NULL,
+    saved INTEGER NOT NULL,
+    scope TEXT NOT NULL,
+    evidence INTEGER NOT NULL
+) STRICT;";
 
 /// Its file and its tables.
 const LAYOUT: Layout = Layout {
@@ -78,6 +87,11 @@ impl Book {
         Ok(Book {
             database: Mutex::new(database),
         })
+    }
+
+    /// The database, for one thread at a time.
+    pub(super) fn database(&self) -> MutexGuard<'_, Connection> {
+        lock(&self.database)
     }
 
     /// Opens an incident, with the first entry of its timeline. `cause`: what opened it unasked,

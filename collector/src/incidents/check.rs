@@ -20,6 +20,15 @@ pub(super) fn title(text: &str) -> Result<String, Status> {
     Ok(text.to_owned())
 }
 
+/// The name of a view as it is kept.
+pub(super) fn name(text: &str) -> Result<String, Status> {
+    title(text).map_err(|_| {
+        Status::invalid_argument(format!(
+            "failed to save the view: `name` must be one line of 1 to {TITLE_BYTES_MAX} bytes"
+        ))
+    })
+}
+
 /// The text of an entry as it is kept.
 pub(super) fn text(text: &str, is_needed: bool) -> Result<String, Status> {
     let text = text.trim();

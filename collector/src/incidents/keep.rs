@@ -2,7 +2,7 @@
 
 use super::evidence;
 use super::limits::{EVIDENCE_MAX, HOSTS_MAX};
-use super::{Inner, Opened};
+use super::{Inner, NO_INCIDENT, Opened};
 use crate::access::Caller;
 use crate::evidence::{KeepError, ProfileKind};
 use crate::query::Selected;
@@ -90,7 +90,10 @@ impl Inner {
         let (most, most_of_one) = self.options.bytes;
         let written = spawn_blocking(move || {
             let kept = write(&opened, found)?;
-            let of_one: u64 = own(&opened, incident).iter().map(|one| one.bytes).sum();
+            let of_one: u64 = match incident {
+                NO_INCIDENT => 0,
+                incident => own(&opened, incident).iter().map(|one| one.bytes).sum(),
+            };
             let (_, all) = opened.files.size();
             let sums = [
                 (all, most, "incidents.disk_mib"),
@@ -125,12 +128,16 @@ impl Inner {
     fn has_room(&self, opened: &Opened, incident: u64) -> Result<(), Status> {
         let (most, most_of_one) = self.options.bytes;
         let (_, all) = opened.files.size();
-        let own = own(opened, incident);
+        // Snapshots have nothing in common but the disk.
+        let own = match incident {
+            NO_INCIDENT => Vec::new(),
+            incident => own(opened, incident),
+        };
         let bytes: u64 = own.iter().map(|one| one.bytes).sum();
         let (what, fix) = if all >= most {
             (
-                "all incidents",
-                "delete an incident, or raise `incidents.disk_mib`",
+                "all incidents and snapshots",
+                "delete an incident or a snapshot, or raise `incidents.disk_mib`",
             )
         } else if bytes >= most_of_one {
             (

@@ -23,6 +23,9 @@ pub const ENTRIES_MAX: usize = 300;
 /// Most pieces of evidence of an incident.
 pub const EVIDENCE_MAX: usize = 100;
 
+/// Most saved views.
+pub const VIEWS_MAX: usize = 1000;
+
 /// Most hosts that an incident names.
 pub const HOSTS_MAX: usize = 50;
 

@@ -4,7 +4,8 @@
 //! `book.rs` has incidents and their timelines, in a database of the collector. Evidence is copied
 //! (`keep.rs`) into files of its own (`evidence.rs`), so it outlives what it was copied from.
 //! Alerts and pins open incidents where the configuration says so (`unasked.rs`). `report.rs`
-//! writes an incident as Markdown and as a page that needs no collector.
+//! writes an incident as Markdown and as a page that needs no collector. Views of the page that
+//! people save (`views.rs`) are in the same database, and snapshots in the same files.
 
 mod book;
 mod check;
@@ -13,7 +14,9 @@ mod keep;
 pub mod limits;
 mod report;
 mod service;
+mod shelf;
 mod unasked;
+mod views;
 
 pub use report::{Picture, html, markdown};
 
@@ -32,7 +35,10 @@ use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{OnceCell, Semaphore, watch};
 use tokio::task::spawn_blocking;
-use tonic::Status;
+use tonic::{Request, Status};
+
+/// Stands for an incident where evidence is of a snapshot.
+const NO_INCIDENT: u64 = 0;
 
 /// How incidents are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -166,6 +172,12 @@ impl Inner {
             sizes.tell(&self.metrics);
         }
     }
+}
+
+/// Where a request comes from, for the audit log.
+fn peer<T>(request: &Request<T>) -> String {
+    let peer = request.remote_addr().map(|peer| peer.to_string());
+    peer.unwrap_or_default()
 }
 
 /// How much there is.

@@ -1,18 +1,19 @@
-//! The calls: Open, List, Get, AddEntry, SetState and Delete.
+//! The calls: Open, List, Get, AddEntry, Profile, SetState and Delete.
 
 use super::book::NewEntry;
 use super::keep::{Kept, own, seen};
 use super::limits::{LIST_BYTES_MAX, LIST_DEFAULT, LIST_MAX};
 use super::report::{Told, markdown};
 use super::unasked::state_word;
-use super::{Incidents, Inner, check};
+use super::{Incidents, Inner, NO_INCIDENT, check, peer};
 use crate::access::Caller;
 use crate::audit::DONE;
-use crate::evidence::{ProfileKind, in_part, refused};
-use crate::query::Failed;
+use crate::evidence::{ProfileKind, in_part, refused, send};
+use crate::query::{ANSWER_TIMEOUT, Failed, profile_bytes};
 use crate::store::Limits;
 use profile::Profile;
 use prost::Message as _;
+use proto::Chunks;
 use proto::collector as wire;
 use proto::collector::incident_service_server::IncidentService;
 use proto::collector::{
@@ -20,6 +21,9 @@ use proto::collector::{
 };
 use std::sync::Arc;
 use std::time::Instant;
+use tokio::sync::mpsc;
+use tokio::time::timeout;
+use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status};
 
 impl Incidents {
@@ -79,7 +83,9 @@ impl Incidents {
         let opened = self.0.open().await?.clone();
         let none = || Status::not_found(format!("there is no evidence {id}, or not this side"));
         let evidence = opened.files.get(id).ok_or_else(none)?;
-        self.get(&caller, evidence.incident).await?;
+        if evidence.incident != NO_INCIDENT {
+            self.get(&caller, evidence.incident).await?;
+        }
         let evidence = seen(&caller, evidence).ok_or_else(none)?;
         let part = match is_baseline {
             true => ProfileKind::Captured,
@@ -284,13 +290,10 @@ fn full() -> Status {
     )
 }
 
-fn peer<T>(request: &Request<T>) -> String {
-    let peer = request.remote_addr().map(|peer| peer.to_string());
-    peer.unwrap_or_default()
-}
-
 #[tonic::async_trait]
 impl IncidentService for Incidents {
+    type ProfileStream = ReceiverStream<Result<wire::EvidenceProfileResponse, Status>>;
+
     async fn open(
         &self,
         request: Request<wire::OpenIncidentRequest>,
@@ -362,6 +365,31 @@ impl IncidentService for Incidents {
         Ok(Response::new(wire::AddIncidentEntryResponse {
             entry: Some(entry),
         }))
+    }
+
+    async fn profile(
+        &self,
+        request: Request<wire::EvidenceProfileRequest>,
+    ) -> Result<Response<Self::ProfileStream>, Status> {
+        let caller = Caller::of(request.extensions())?;
+        let asked = request.into_inner();
+        let queries = self.0.sources.queries.clone();
+        let mut place = queries.response_slot()?;
+        let made = self.make(caller, (asked.id, asked.baseline), move |_, profile, _| {
+            place.hold(profile_bytes(&profile))?;
+            Ok((Chunks::new(profile), place))
+        });
+        let (chunks, place) = made.await?;
+        let (tx, parts) = mpsc::channel(1);
+        tokio::spawn(async move {
+            let parts = chunks.map(|chunk| wire::EvidenceProfileResponse { chunk: Some(chunk) });
+            let sending = timeout(ANSWER_TIMEOUT, send(parts, tx));
+            if !matches!(sending.await, Ok(true)) {
+                queries.count_stalled();
+            }
+            drop(place);
+        });
+        Ok(Response::new(ReceiverStream::new(parts)))
     }
 
     async fn set_state(

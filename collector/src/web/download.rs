@@ -158,6 +158,16 @@ pub(super) async fn make(
     Ok(finished(format, made.await?))
 }
 
+/// A content in pieces, each of which gives its memory back once it is sent.
+pub(super) fn cut(content: Vec<u8>) -> Vec<Bytes> {
+    let mut rest = Bytes::from(content);
+    let mut pieces = Vec::new();
+    while !rest.is_empty() {
+        pieces.push(rest.split_to(PIECE_BYTES.min(rest.len())));
+    }
+    pieces
+}
+
 /// The file of what was made for it: its pieces, its name without an end, and its place.
 pub(super) fn finished(
     format: Format,

@@ -5,17 +5,17 @@
 //! or of the evidence at this collector; `baseline=1` returns the second profile of a comparison,
 //! or what a pin's trigger captured.
 
-use super::download::{File, file, finished, format, named, too_large};
-use super::plain;
+use super::download::{File, cut, file, finished, format, named, too_large};
 use crate::access::Caller;
 use crate::incidents::limits::{PICTURES_BYTES_MAX, PICTURES_MAX};
 use crate::incidents::{Incidents, Picture, html, markdown};
 use crate::query::Queries;
+use hyper::Response;
 use hyper::body::Bytes;
 use hyper::header::{
-    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue,
+    CACHE_CONTROL, CONTENT_DISPOSITION, CONTENT_LENGTH, CONTENT_SECURITY_POLICY, CONTENT_TYPE,
+    HeaderValue,
 };
-use hyper::{Response, StatusCode};
 use profile::formats::Format;
 use profile::{CostBy, Costs, TopSort};
 use std::sync::Arc;
@@ -80,10 +80,15 @@ pub(super) async fn evidence(
             return Err(too_large().into());
         }
         let side = if baseline { "-baseline" } else { "" };
-        let title = format!("Incident {}: {}", about.incident, about.title);
+        let of = match about.incident {
+            0 => "Snapshot".to_owned(),
+            incident => format!("Incident {incident}"),
+        };
+        let title = format!("{of}: {}", about.title);
         let pieces = file(&profile, format, (title, &group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
-        let called = format!("incident-{}-evidence-{id}{side}", about.incident);
+        let of = of.to_lowercase().replace(' ', "-");
+        let called = format!("{of}-evidence-{id}{side}");
         Ok((pieces, named(&called, &profile), place))
     });
     Ok(finished(format, made.await?))
@@ -94,19 +99,21 @@ pub(super) async fn evidence(
 /// # Errors
 /// NOT_FOUND when there is none that the caller may see, or no such format.
 pub(super) async fn incident(
-    incidents: &Incidents,
+    (queries, incidents): (&Queries, &Incidents),
     caller: Arc<Caller>,
     (name, page): (&str, &str),
     pairs: Vec<(String, String)>,
-) -> Result<Response<Bytes>, Status> {
+) -> Result<File, Status> {
     let id = parse(pairs)?.id;
+    // Before anything is drawn for it.
+    let mut place = queries.response_slot()?;
     let told = incidents.get(&caller, id).await?;
     let (content, kind, ending) = match name {
-        "incident.md" => (
-            markdown(&told, page).into_bytes(),
-            "text/markdown; charset=utf-8",
-            "md",
-        ),
+        "incident.md" => {
+            let text = markdown(&told, page).into_bytes();
+            place.hold(text.len())?;
+            (text, "text/markdown; charset=utf-8", "md")
+        }
         "incident.html" => {
             let (mut pictures, mut bytes) = (Vec::new(), 0);
             for evidence in told
@@ -119,18 +126,24 @@ pub(super) async fn incident(
                     if is_there && has_room {
                         let made = picture(incidents, &caller, (evidence.id, is_baseline)).await?;
                         bytes += made.svg.len();
+                        place.hold(made.svg.len())?;
                         pictures.push(made);
                     }
                 }
             }
-            (html(&told, &pictures), "text/html; charset=utf-8", "html")
+            let page = html(&told, &pictures);
+            place.hold(page.len())?;
+            place.release(bytes);
+            (page, "text/html; charset=utf-8", "html")
         }
         _ => {
             return Err(Status::not_found("use incident.md or incident.html"));
         }
     };
-    let mut response = plain(StatusCode::OK, content);
-    let headers = response.headers_mut();
+    let mut head = Response::new(());
+    let headers = head.headers_mut();
+    // So that a file that was interrupted in the middle does not look complete.
+    headers.insert(CONTENT_LENGTH, HeaderValue::from(content.len()));
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(kind));
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     // A page of its own: it is kept, not opened here.
@@ -140,7 +153,11 @@ pub(super) async fn incident(
     if let Ok(called) = HeaderValue::from_str(&called) {
         headers.insert(CONTENT_DISPOSITION, called);
     }
-    Ok(response)
+    Ok(File {
+        head,
+        pieces: cut(content),
+        place,
+    })
 }
 
 async fn picture(

@@ -1,6 +1,6 @@
 //! The HTTP listener: the page, QueryService, CaptureService, PinService, AnnotationService,
-//! AlertService and IncidentService over gRPC-Web, downloads, annotations and alerts as JSON,
-//! `/metrics` and `/healthz`.
+//! AlertService, IncidentService and ViewService over gRPC-Web, downloads, annotations and alerts
+//! as JSON, `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
 //! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
@@ -58,6 +58,7 @@ use proto::collector::capture_service_server::{self, CaptureServiceServer};
 use proto::collector::incident_service_server::{self, IncidentServiceServer};
 use proto::collector::pin_service_server::{self, PinServiceServer};
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
+use proto::collector::view_service_server::{self, ViewServiceServer};
 use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
@@ -318,6 +319,8 @@ pub fn router(
         AlertServiceServer::new(site.alerts.clone()).max_decoding_message_size(ALERT_BYTES_MAX);
     let troubled = IncidentServiceServer::new(site.incidents.clone())
         .max_decoding_message_size(INCIDENT_BYTES_MAX);
+    let viewed = ViewServiceServer::new(site.incidents.clone())
+        .max_decoding_message_size(INCIDENT_BYTES_MAX);
     let called = |name: &str| format!("/{name}/{{method}}");
     let add = |router: Router<Site>, (_, path, way)| router.route(path, way);
     routes()
@@ -338,6 +341,10 @@ pub fn router(
         .route_service(
             &called(incident_service_server::SERVICE_NAME),
             GrpcWebLayer::new().layer(troubled),
+        )
+        .route_service(
+            &called(view_service_server::SERVICE_NAME),
+            GrpcWebLayer::new().layer(viewed),
         )
         .route_service(
             &called(capture_service_server::SERVICE_NAME),
@@ -376,7 +383,7 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 19] {
         get("/api/capture.{ending}", routing::get(file)),
         get("/api/pin.{ending}", routing::get(file)),
         get("/api/evidence.{ending}", routing::get(file)),
-        get("/api/incident.{ending}", routing::get(incident)),
+        get("/api/incident.{ending}", routing::get(file)),
     ]
 }
 
@@ -594,6 +601,10 @@ async fn file(
             let of = (&site.queries, &site.incidents);
             incident_file::evidence(of, caller, &name, pairs).await
         }
+        Some("incident") => {
+            let of = (&site.queries, &site.incidents);
+            incident_file::incident(of, caller, (&name, &site.page), pairs).await
+        }
         Some("pin") => pin_file::make((&site.queries, &site.pins), caller, &name, pairs).await,
         _ => download::make(&site.queries, &caller, &name, pairs).await,
     };
@@ -608,25 +619,6 @@ async fn file(
             parts.headers = headers;
             Response::from_parts(parts, send(pieces, place, site.queries))
         }
-        Err(status) => download::refusal(&status).map(Body::from),
-    }
-}
-
-/// An incident as a file.
-async fn incident(
-    State(site): State<Site>,
-    extensions: Extensions,
-    uri: Uri,
-    Query(pairs): Query<Vec<(String, String)>>,
-) -> Response {
-    let caller = match Caller::of(&extensions) {
-        Ok(caller) => caller,
-        Err(status) => return turned_away("", status),
-    };
-    let name = uri.path().rsplit('/').next().unwrap_or_default();
-    let made = incident_file::incident(&site.incidents, caller, (name, &site.page), pairs).await;
-    match made {
-        Ok(response) => response.map(Body::from),
         Err(status) => download::refusal(&status).map(Body::from),
     }
 }

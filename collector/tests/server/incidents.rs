@@ -2,17 +2,20 @@
 
 use crate::alerts::{Play, options, rule};
 use crate::pins::{all, keep};
-use crate::rig::{NOW, Options, Rig, SECOND};
-use crate::web::get;
+use crate::rig::{NOW, Options, Rig, SECOND, until};
+use crate::web::{ask_and_do_not_read, get, store_wide};
 use crate::webhook::Webhook;
+use profile::Profile;
+use proto::ProfileAssembler;
 use proto::agent::TimeRange;
 use proto::collector::add_incident_entry_request::Evidence;
 use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::{self as wire, IncidentEntryKind as Kind, IncidentState};
 use std::collections::HashMap;
 use std::path::Path;
-use tonic::Code;
+use tokio::task::JoinSet;
 use tonic::transport::Channel;
+use tonic::{Code, Status};
 
 type Client = IncidentServiceClient<Channel>;
 
@@ -37,7 +40,7 @@ fn note(incident: u64, text: &str) -> wire::AddIncidentEntryRequest {
     }
 }
 
-fn selection(selector: &str) -> wire::Selection {
+pub fn selection(selector: &str) -> wire::Selection {
     wire::Selection {
         selector: selector.to_owned(),
         range: Some(TimeRange {
@@ -66,7 +69,19 @@ async fn told(client: &mut Client, id: u64) -> (wire::Incident, Vec<wire::Incide
     (got.incident.expect("an incident"), got.entries)
 }
 
-fn in_dir(dir: &Path) -> Options {
+/// What is kept, as the page reads it.
+pub async fn profile(client: &mut Client, id: u64, baseline: bool) -> Result<Profile, Status> {
+    let asked = wire::EvidenceProfileRequest { id, baseline };
+    let mut parts = client.profile(asked).await?.into_inner();
+    let mut assembler = ProfileAssembler::new();
+    while let Some(part) = parts.message().await? {
+        let chunk = part.chunk.expect("a part");
+        assembler.push(chunk).expect("it fits");
+    }
+    Ok(assembler.finish().expect("complete"))
+}
+
+pub fn in_dir(dir: &Path) -> Options {
     let mut options = Options::default();
     options.incidents.dir = dir.to_owned();
     options
@@ -126,6 +141,16 @@ async fn evidence_outlives_a_restart_and_the_data_it_was_copied_from() {
     assert_eq!(after.0.hosts, ["web-1"]);
     let folded = get(&rig, &format!("/api/evidence.folded?id={}", evidence.id)).await;
     assert!(folded.text().contains("main;read"), "{}", folded.text());
+    for side in after.1.iter().filter_map(|entry| entry.evidence.as_ref()) {
+        for baseline in [false, true] {
+            let read = profile(&mut asks, side.id, baseline).await;
+            let read = read.map(|profile| profile.total().count);
+            match !baseline || side.has_baseline {
+                true => assert_eq!(read.expect("kept"), 1),
+                false => assert_eq!(read.expect_err("one side").code(), Code::NotFound),
+            }
+        }
+    }
     let text = get(&rig, &format!("/api/incident.md?id={id}")).await.text();
     assert!(
         text.contains("`api slow`") && text.contains("      rolling back"),
@@ -139,6 +164,39 @@ async fn evidence_outlives_a_restart_and_the_data_it_was_copied_from() {
     gone.expect("deleted");
     let folded = get(&rig, &format!("/api/evidence.folded?id={}", evidence.id)).await;
     assert_eq!(folded.status, 404, "its evidence went with it");
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_bundle_takes_one_of_the_places_of_answers() {
+    let mut options = Options::default();
+    options.query.timeout = std::time::Duration::from_secs(3600);
+    let rig = Rig::with(options).await;
+    let mut agent = rig.agent("web-1").await;
+    store_wide(&mut agent).await;
+    let mut asks = client(&rig).await;
+    let id = open(&mut asks, "api slow").await;
+    let kept = asks
+        .add_entry(with(id, Evidence::View(selection(""))))
+        .await;
+    kept.expect("kept");
+    let paths = ["html", "md"].map(|ending| format!("/api/incident.{ending}?id={id}"));
+    for path in &paths {
+        assert_eq!(get(&rig, path).await.status, 200, "{path}");
+    }
+    let mut readers = JoinSet::new();
+    for _ in 0..16 {
+        readers.spawn(ask_and_do_not_read(rig.http));
+    }
+    let readers = readers.join_all().await;
+    for path in &paths {
+        let refused = get(&rig, path).await;
+        assert_eq!(refused.status, 503, "{path}: {}", refused.text());
+    }
+    drop(readers);
+    until("what they held is given back", || {
+        rig.metrics.answer_bytes.get() == 0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -242,7 +300,7 @@ async fn what_has_no_room_is_refused_and_nothing_is_removed_for_it() {
 }
 
 /// A collector on the files of one that has ended: they are locked until the last of it has.
-async fn restarted(
+pub async fn restarted(
     store: std::sync::Arc<crate::memory::Memory>,
     options: impl Fn() -> Options,
 ) -> Rig {

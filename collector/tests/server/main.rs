@@ -34,5 +34,6 @@ mod rotation;
 mod scopes;
 mod several;
 mod symbols;
+mod views;
 mod web;
 mod webhook;

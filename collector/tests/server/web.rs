@@ -367,7 +367,7 @@ async fn profiles_are_downloaded_in_every_format() {
 const WIDE_WINDOWS: u64 = 2;
 
 /// Stores a profile whose file is about 6 MB: more than a connection buffers in the kernel.
-async fn store_wide(agent: &mut PushStream) {
+pub async fn store_wide(agent: &mut PushStream) {
     for number in 1..=WIDE_WINDOWS {
         let names: Vec<String> = (0..800)
             .map(|at| format!("f{number}.{at}.{}", "x".repeat(4000)))
@@ -379,7 +379,7 @@ async fn store_wide(agent: &mut PushStream) {
 }
 
 /// Asks for the wide file and reads its head and no more; returns its status and text so far.
-async fn ask_and_do_not_read(http: SocketAddr) -> (TcpStream, String) {
+pub async fn ask_and_do_not_read(http: SocketAddr) -> (TcpStream, String) {
     let socket = TcpSocket::new_v4().expect("a socket");
     socket.set_recv_buffer_size(4096).expect("a small buffer");
     let mut stream = socket.connect(http).await.expect("a connection");

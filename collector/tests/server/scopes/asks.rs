@@ -19,7 +19,9 @@ use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::save_view_request::Snapshot;
 use proto::collector::symbol_service_client::SymbolServiceClient;
+use proto::collector::view_service_client::ViewServiceClient;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::sync::{Arc, Mutex};
@@ -311,6 +313,14 @@ pub async fn ask_incidents(log: &Log, channel: &Channel) {
             log.answer(("IncidentService/AddEntry", &request), answer);
         }
     }
+    for id in 0..8 {
+        for baseline in [false, true] {
+            let request = wire::EvidenceProfileRequest { id, baseline };
+            let answer = client.profile(request).await;
+            log.stream(("IncidentService/Profile", &request), answer, async |_| {})
+                .await;
+        }
+    }
     let request = wire::OpenIncidentRequest {
         title: "of nobody in particular".to_owned(),
         ..wire::OpenIncidentRequest::default()
@@ -320,6 +330,29 @@ pub async fn ask_incidents(log: &Log, channel: &Channel) {
     let request = wire::DeleteIncidentRequest { id: 1 };
     let answer = client.delete(request).await;
     log.answer(("IncidentService/Delete", &request), answer);
+}
+
+/// Views of others are there, and a snapshot of others (`stage.rs`).
+pub async fn ask_views(log: &Log, channel: &Channel) {
+    let mut client = ViewServiceClient::new(channel.clone());
+    let request = wire::SaveViewRequest {
+        name: "eigen-view".to_owned(),
+        address: "#query=namespace%3D%22eigen-ns%22".to_owned(),
+        snapshot: Some(Snapshot::View(wire::Selection {
+            range: Some(agent::TimeRange::default()),
+            ..wire::Selection::default()
+        })),
+    };
+    let answer = client.save(request.clone()).await;
+    log.answer(("ViewService/Save", &request), answer);
+    let request = wire::ListViewsRequest {};
+    let answer = client.list(request).await;
+    log.answer(("ViewService/List", &request), answer);
+    for id in 1..5 {
+        let request = wire::DeleteViewRequest { id };
+        let answer = client.delete(request).await;
+        log.answer(("ViewService/Delete", &request), answer);
+    }
 }
 
 pub async fn ask_pins(log: &Log, channel: &Channel) {
@@ -598,6 +631,7 @@ pub async fn ask_grpc_web(log: &Log, router: &mut axum::Router) {
         ("AnnotationService/List", Vec::new()),
         ("AlertService/List", Vec::new()),
         ("IncidentService/List", Vec::new()),
+        ("ViewService/List", Vec::new()),
     ] {
         let length = u32::try_from(message.len()).expect("short").to_be_bytes();
         let body = [&[0][..], &length, &message].concat();

@@ -10,7 +10,7 @@ mod stage;
 use crate::rig::{LIMIT, until};
 use asks::{
     Log, ask_access, ask_alerts, ask_annotations, ask_captures, ask_fleet, ask_http, ask_incidents,
-    ask_pins, ask_queries, ask_symbols, capture,
+    ask_pins, ask_queries, ask_symbols, ask_views, capture,
 };
 use prost::Message;
 use proto::agent;
@@ -91,6 +91,7 @@ async fn everything(stage: &Stage, scope: &str) -> Log {
     ask_queries(&log, &channel).await;
     ask_alerts(&log, &channel).await;
     ask_incidents(&log, &channel).await;
+    ask_views(&log, &channel).await;
     ask_pins(&log, &channel).await;
     ask_annotations(&log, &channel).await;
     ask_captures(&log, &channel, others).await;
@@ -126,10 +127,13 @@ async fn nothing_of_others_is_in_any_byte_of_any_answer() {
             "web AlertService/List",
             "IncidentService/List",
             "IncidentService/Get",
+            "IncidentService/Profile",
             "http /api/incident.md",
             "http /api/incident.html",
             "http /api/evidence.json",
             "web IncidentService/List",
+            "ViewService/Save",
+            "ViewService/List",
             "web AnnotationService/List",
             "http /api/pin.json",
             "CaptureService/Capture",

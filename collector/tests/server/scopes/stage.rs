@@ -24,8 +24,11 @@ use proto::collector::incident_service_server::IncidentServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::pin_upload_service_client::PinUploadServiceClient;
 use proto::collector::query_service_server::QueryServiceServer;
+use proto::collector::save_view_request::Snapshot;
 use proto::collector::symbol_service_server::SymbolServiceServer;
 use proto::collector::upload_pin_request::Body as Kept;
+use proto::collector::view_service_client::ViewServiceClient;
+use proto::collector::view_service_server::ViewServiceServer;
 use proto::{Chunks, agent};
 use std::sync::Arc;
 use std::time::Duration;
@@ -289,6 +292,26 @@ async fn incidents(rig: &Rig) {
     }
 }
 
+/// A view and a snapshot of somebody without a scope, and of others.
+async fn views(rig: &Rig) {
+    let mut client = ViewServiceClient::new(rig.channel().await);
+    for snapshot in [None, Some("namespace=kanarie-ns")] {
+        let view = |selector: &str| wire::Selection {
+            selector: selector.to_owned(),
+            range: Some(agent::TimeRange::default()),
+            ..wire::Selection::default()
+        };
+        let saved = client.save(wire::SaveViewRequest {
+            name: "kanarie-view".to_owned(),
+            address: "#query=namespace%3D%22kanarie-ns%22".to_owned(),
+            snapshot: snapshot.map(|of| Snapshot::View(view(of))),
+        });
+        // What is not there in this stage cannot be kept.
+        let saved = saved.await;
+        assert!(saved.is_ok() || snapshot.is_some(), "{saved:?}");
+    }
+}
+
 /// A collector with both, and agents that are connected.
 pub struct Stage {
     /// The collector.
@@ -414,6 +437,7 @@ impl Stage {
         rig.hosts.look();
         rig.alerts.round().await;
         incidents(&rig).await;
+        views(&rig).await;
         pin(&rig, OTHER, (1, "/kubepods/kanarie"), true).await;
         if others {
             pin(&rig, SHARED, (2, "/kubepods/kanarie"), true).await;
@@ -458,6 +482,10 @@ impl Stage {
             ))
             .add_service(AlertServiceServer::with_interceptor(
                 rig.alerts.clone(),
+                names.clone(),
+            ))
+            .add_service(ViewServiceServer::with_interceptor(
+                rig.incidents.clone(),
                 names.clone(),
             ))
             .add_service(IncidentServiceServer::with_interceptor(
