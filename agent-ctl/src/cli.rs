@@ -4,7 +4,7 @@ use crate::peer::{Connection, DEFAULT_TARGET};
 use crate::{
     alerts, annotate, audit, capture, captures, cgroups, completions, config, diff, doctor, events,
     exit, heatmap, hosts, import, incidents, join, labels, login, man, overview, page, pins,
-    profile_cmd, series, status, symbols, tail, top, users,
+    profile_cmd, series, status, symbols, tail, top, users, views,
 };
 use clap::{CommandFactory, FromArgMatches, Parser, Subcommand};
 use profile::fleet::COLLECTOR_PORT;
@@ -72,7 +72,7 @@ Environment: FLEETPROF_AGENT and FLEETPROF_COLLECTOR replace the options --agent
 NO_COLOR turns colour off.
 
 A collector answers status, doctor, hosts, cgroups, top, profile, labels, series, diff, capture, annotate, captures, pins, \
-events, alerts, incidents, symbols, page, users, whoami and audit; the other commands need an agent.
+events, alerts, incidents, views, symbols, page, users, whoami and audit; the other commands need an agent.
 
 {}",
         exit::HELP
@@ -120,6 +120,8 @@ pub enum Command {
     Alerts(alerts::Args),
     /// List incidents with their timelines; open, acknowledge and close them
     Incidents(incidents::Args),
+    /// List saved views of the page; save, keep and delete them
+    Views(views::Args),
     /// Upload symbol tables to a collector, so that stripped programs have names
     Symbols(symbols::Args),
     /// Print a line for each window as it closes

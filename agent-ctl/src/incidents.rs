@@ -1,6 +1,7 @@
 //! `agent-ctl incidents`: lists, opens, acknowledges and closes incidents of a fleet, and keeps
 //! notes and evidence in them.
 
+use crate::baseline;
 use crate::collector::Collector;
 use crate::connection::{self, Route, Transport};
 use crate::events::pair;
@@ -12,18 +13,23 @@ use crate::terminal::{Out, Table, clean, clean_lines};
 use crate::units;
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
+use profile::{MatchOp, Selector};
+use proto::agent::TimeRange;
 use proto::collector::add_incident_entry_request::Evidence;
 use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::{
-    AddIncidentEntryRequest, DeleteIncidentRequest, GetIncidentRequest, Incident, IncidentEntry,
-    IncidentEntryKind, IncidentState, ListIncidentsRequest, OpenIncidentRequest, Selection,
-    SetIncidentStateRequest,
+    AddIncidentEntryRequest, DeleteIncidentRequest, GetIncidentRequest, Incident, IncidentDiff,
+    IncidentEntry, IncidentEntryKind, IncidentState, ListIncidentsRequest, OpenIncidentRequest,
+    Selection, SetIncidentStateRequest,
 };
 use serde::Serialize;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 /// Largest message taken. Unit: bytes. A list is cut at 3 MiB, a timeline has 300 entries.
 const MESSAGE_BYTES_MAX: usize = 16 << 20;
+
+/// Most labels of an incident.
+const LABELS_MAX: usize = 16;
 
 /// Lists incidents of a fleet, or changes one.
 #[derive(Debug, clap::Args)]
@@ -39,6 +45,7 @@ Examples:
   agent-ctl incidents show 17 --markdown > post-mortem.md
   agent-ctl incidents open 'checkout slow' --label unit=api.service
   agent-ctl incidents keep 17 --selector 'unit=\"api.service\"' --since 30m
+  agent-ctl incidents keep --new 'checkout slow' --since 30m --baseline yesterday
   agent-ctl incidents ack 17"
 )]
 pub struct Args {
@@ -97,10 +104,12 @@ Examples:
         #[arg(value_name = "TEXT")]
         text: String,
     },
-    /// Keep evidence: a profile of a selection, a pin, or a capture
+    /// Keep evidence: a profile of a selection, a comparison, a pin, or a capture
     #[command(after_help = "\
 Examples:
   agent-ctl incidents keep 17 --selector 'unit=\"api.service\"' --since 30m
+  agent-ctl incidents keep 17 --since 30m --baseline yesterday
+  agent-ctl incidents keep --new 'checkout slow' --selector 'unit=\"api.service\"' --since 30m
   agent-ctl incidents keep 17 --pin 12 --text 'throttled just before'
   agent-ctl incidents keep 17 --capture 7")]
     Keep(Box<Keep>),
@@ -121,8 +130,11 @@ Examples:
 #[derive(Debug, clap::Args)]
 struct Keep {
     /// Number of the incident
-    #[arg(value_name = "NUMBER", value_parser = crate::number::any::<u64>())]
-    id: u64,
+    #[arg(value_name = "NUMBER", required_unless_present = "new", value_parser = crate::number::any::<u64>())]
+    id: Option<u64>,
+    /// Open an incident with this title, and keep it there
+    #[arg(long, value_name = "TITLE", conflicts_with = "id")]
+    new: Option<String>,
     /// Keep the profile of these samples; empty: of the complete fleet
     #[arg(
         long,
@@ -131,6 +143,10 @@ struct Keep {
         hide_default_value = true
     )]
     selector: String,
+    /// Keep a comparison with this range too: `previous` (the same length right before),
+    /// `yesterday`, `last-week` or FROM..TO
+    #[arg(long, value_name = "BASELINE", allow_hyphen_values = true, conflicts_with_all = ["pin", "capture"])]
+    baseline: Option<String>,
     /// Keep a pin, by its number at the collector
     #[arg(long, value_name = "NUMBER", conflicts_with_all = ["selector", "capture"], value_parser = crate::number::any::<u64>())]
     pin: Option<u64>,
@@ -230,15 +246,35 @@ async fn keep_evidence(
         (None, Some(capture)) => Evidence::Capture(capture),
         (None, None) => {
             let range = keep.when.range(clock)?;
-            Evidence::View(Selection {
-                selector: keep.selector,
-                range: Some(range.into()),
+            let of = |range: TimeRange| Selection {
+                selector: keep.selector.clone(),
+                range: Some(range),
                 ..Selection::default()
-            })
+            };
+            match &keep.baseline {
+                None => Evidence::View(of(range.into())),
+                Some(text) => Evidence::Diff(IncidentDiff {
+                    before: Some(of(baseline::of(text, range, clock)?)),
+                    after: Some(of(range.into())),
+                }),
+            }
+        }
+    };
+    let id = match (keep.id, keep.new) {
+        (Some(id), _) => id,
+        (None, title) => {
+            let call = service.open(OpenIncidentRequest {
+                title: title.unwrap_or_default(),
+                labels: labels_of(&keep.selector),
+            });
+            let answer = route.answer("open the incident", call).await?;
+            let id = answer.incident.unwrap_or_default().id;
+            note!("incident {id} opened");
+            id
         }
     };
     let call = service.add_entry(AddIncidentEntryRequest {
-        incident: keep.id,
+        incident: id,
         text: keep.text,
         evidence: Some(evidence),
         ..AddIncidentEntryRequest::default()
@@ -247,8 +283,17 @@ async fn keep_evidence(
     let evidence = answer.entry.and_then(|entry| entry.evidence);
     let evidence = evidence.unwrap_or_default();
     let (samples, bytes) = (units::count(evidence.samples), units::bytes(evidence.bytes));
-    note!("kept in incident {}: {samples} samples, {bytes}", keep.id);
+    note!("kept in incident {id}: {samples} samples, {bytes}");
     Ok(exit::OK)
+}
+
+/// What an incident about a selection is about for certain: what its selector equals.
+fn labels_of(selector: &str) -> HashMap<String, String> {
+    let selector: Selector = selector.parse().unwrap_or_default();
+    let equal = selector.matchers().iter();
+    let equal = equal.filter(|of| of.op() == MatchOp::Equal && !of.value().is_empty());
+    let equal = equal.map(|of| (of.label().to_owned(), of.value().to_owned()));
+    equal.take(LABELS_MAX).collect()
 }
 
 async fn set(

@@ -17,6 +17,7 @@ macro_rules! note {
 mod alerts;
 mod annotate;
 mod audit;
+mod baseline;
 mod capture;
 mod capture_info;
 mod captures;
@@ -81,6 +82,7 @@ mod terminal;
 mod top;
 mod units;
 mod users;
+mod views;
 mod when;
 
 use anyhow::Context;
@@ -155,6 +157,7 @@ async fn run(cli: Cli) -> anyhow::Result<u8> {
         Command::Diff(args) => diff::run(&out, &connection, args).await,
         Command::Pins(args) => pins::run(&out, &connection, args).await,
         Command::Incidents(args) => incidents::run(&out, &connection, args).await,
+        Command::Views(args) => views::run(&out, &connection, args).await,
         Command::Alerts(args) => alerts::run(&out, &connection, args).await,
         Command::Events(args) => events::run(&out, &connection, args).await,
         Command::Symbols(args) => symbols::run(&out, &connection, args).await,

@@ -4,8 +4,8 @@ mod firing;
 mod waiting;
 
 use crate::alerts::Shown;
+use crate::baseline;
 use crate::collector::{Collector, Samples};
-use crate::exit::{self, fail};
 use crate::fleet;
 use crate::form::Form;
 use crate::nothing;
@@ -14,11 +14,10 @@ use crate::select::{Labels, When};
 use crate::source::{Question, Source};
 use crate::terminal::{Out, Table, Tone, clean};
 use crate::units;
-use crate::when::{Clock, Range, rfc3339};
+use crate::when::{Clock, rfc3339};
 use anyhow::Result;
 use firing::Firing;
 use profile::error_95;
-use proto::agent::TimeRange;
 use proto::collector::{
     Change, Outlier, OverviewFunction, OverviewRequest, OverviewResponse, OverviewRow,
 };
@@ -105,7 +104,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let (answer, fleet) = collector
         .overview(OverviewRequest {
             selection: Some(samples.selection(range)),
-            baseline: baseline(&args.baseline, range, &clock)?,
+            baseline: baseline::named(&args.baseline, range, &clock)?,
             service_label: args.by.clone(),
             limit: args.limit,
             without_functions: args.no_functions,
@@ -141,39 +140,6 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         note!("comparing functions of {service} took too much time or memory: use a shorter range");
     }
     Ok(code)
-}
-
-/// The time that a word or range names; `None`: the collector takes as much time right before.
-fn baseline(text: &str, range: Range, clock: &Clock) -> Result<Option<TimeRange>> {
-    const DAY_NS: i64 = 86_400_000_000_000;
-    let earlier = |days: i64| {
-        let end = match range.end_ns {
-            0 => clock.now_ns(),
-            end => end,
-        };
-        let by = days * DAY_NS;
-        Some(TimeRange {
-            start_unix_ns: range.start_ns.saturating_sub(by).max(1),
-            end_unix_ns: end.saturating_sub(by).max(1),
-        })
-    };
-    match text {
-        "previous" => Ok(None),
-        "yesterday" => Ok(earlier(1)),
-        "last-week" => Ok(earlier(7)),
-        text => {
-            let found = clock.parse_range(text).map_err(|error| {
-                fail(
-                    exit::USAGE,
-                    format!(
-                        "failed to use the baseline: {error}\ngive `previous`, `yesterday`, \
-                         `last-week` or FROM..TO"
-                    ),
-                )
-            })?;
-            Ok(Some(found.noted().into()))
-        }
-    }
 }
 
 /// What is shown of an answer.

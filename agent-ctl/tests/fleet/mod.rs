@@ -1,9 +1,11 @@
 //! Every command against a fake collector: what it prints, what it asks, how it ends.
 
 mod captures;
+mod incidents;
 mod overview;
 mod pins;
 mod series;
+mod views;
 
 use crate::{Ended, command, run};
 use serde_json::Value;

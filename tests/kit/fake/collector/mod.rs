@@ -3,8 +3,10 @@
 
 mod alerts;
 mod captures;
+mod incidents;
 mod overview;
 mod pins;
+mod views;
 
 use super::samples::{self, Answers, NOW_NS, PERIOD, S, chunks, select};
 use super::server::Server;
@@ -12,8 +14,10 @@ use profile::{GroupBy, Profile, Quality, SampleKey, TopBy, TopSort, Value, key};
 use proto::agent::{Cgroup, Counter, Degradation, Sandbox, Severity, TimeRange};
 use proto::collector::alert_service_server::AlertServiceServer;
 use proto::collector::capture_service_server::CaptureServiceServer;
+use proto::collector::incident_service_server::IncidentServiceServer;
 use proto::collector::pin_service_server::PinServiceServer;
 use proto::collector::query_service_server::{QueryService, QueryServiceServer};
+use proto::collector::view_service_server::ViewServiceServer;
 use proto::collector::*;
 use std::collections::BTreeMap;
 use std::net::{SocketAddr, TcpListener};
@@ -654,11 +658,15 @@ fn serve(listener: TcpListener, behaviour: Behaviour, calls: Calls) -> Server {
     let query = QueryServiceServer::with_interceptor(fake.clone(), admitted.clone());
     let captures = CaptureServiceServer::with_interceptor(fake.clone(), admitted.clone());
     let pins = PinServiceServer::with_interceptor(fake.clone(), admitted.clone());
-    let alerts = AlertServiceServer::with_interceptor(fake, admitted);
+    let alerts = AlertServiceServer::with_interceptor(fake.clone(), admitted.clone());
+    let incidents = IncidentServiceServer::with_interceptor(fake.clone(), admitted.clone());
+    let views = ViewServiceServer::with_interceptor(fake, admitted);
     let services = Services::builder()
         .add_service(query)
         .add_service(captures)
         .add_service(pins)
-        .add_service(alerts);
+        .add_service(alerts)
+        .add_service(incidents)
+        .add_service(views);
     Server::tcp(listener, services)
 }
