@@ -167,6 +167,14 @@ impl Configuration for Config {
                 format!("is `{url}`: expected https://NAME or https://NAME:PORT, without a path");
             conflict("web.external_url", message);
         }
+        if let Err(site) = self.web.ancestors() {
+            let site = config::shown(&site);
+            let message = format!(
+                "has `{site}`: expected https://NAME or https://NAME:PORT, without a path, \
+                 separated by `,`"
+            );
+            conflict("web.embed_ancestors", message);
+        }
         let proxy = &self.web.proxy;
         match proxy.addresses() {
             Err(text) => {

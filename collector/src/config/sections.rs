@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::{Alerting, Auth, Config, Log};
+use super::{Alerting, Auth, Config, Log, external};
 use profile::fleet::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -70,10 +70,24 @@ pub struct Web {
     pub external_url: Option<String>,
     /// Whether `listen.http` asks who it is.
     pub login: Login,
+    /// Sites that may show a panel in a frame.
+    pub embed_ancestors: Option<String>,
     /// Section `web.tls`.
     pub tls: WebTls,
     /// Section `web.proxy`.
     pub proxy: WebProxy,
+}
+
+impl Web {
+    /// Sites that may show a panel in a frame; an error has what is none.
+    ///
+    /// # Errors
+    /// What is no site.
+    pub fn ancestors(&self) -> Result<Vec<&str>, String> {
+        let sites = self.embed_ancestors.iter().flat_map(|all| all.split(','));
+        let checked = sites.map(|site| external(site).map(|_| site).ok_or_else(|| site.to_owned()));
+        checked.collect()
+    }
 }
 
 /// Where the page asks for a login.
@@ -310,6 +324,7 @@ impl Default for Config {
             web: Web {
                 external_url: None,
                 login: Login::Auto,
+                embed_ancestors: None,
                 tls: WebTls::default(),
                 proxy: WebProxy {
                     from: None,

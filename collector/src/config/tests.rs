@@ -108,6 +108,15 @@ fn what_others_reach_of_the_page_is_whole_or_refused() {
         ),
         ("web: {external_url: 'https://a/b'}\n", "web.external_url"),
         ("web: {external_url: 'ftp://a'}\n", "web.external_url"),
+        ("web: {embed_ancestors: '*'}\n", "web.embed_ancestors"),
+        (
+            "web: {embed_ancestors: \"https://a.example;script-src\"}\n",
+            "web.embed_ancestors",
+        ),
+        (
+            "web: {embed_ancestors: 'https://a.example,https://b/c'}\n",
+            "web.embed_ancestors",
+        ),
         ("web: {proxy: {user_header: X-User}}\n", "web.proxy.from"),
         (
             "web: {proxy: {from: proxy.example.net}}\n",

@@ -39,8 +39,14 @@ pub(super) fn entrances(
     people: Option<&Arc<People>>,
     fleet: Option<&Arc<Fleet>>,
 ) -> Result<Vec<Entrance>, ServeError> {
+    // The configuration was checked.
+    let ancestors: Arc<str> = config.web.ancestors().unwrap_or_default().join(" ").into();
+    let open = || Entrance {
+        ancestors: ancestors.clone(),
+        ..Entrance::open()
+    };
     let (Some(people), Some(fleet)) = (people, fleet) else {
-        return Ok(vec![Entrance::open()]);
+        return Ok(vec![open()]);
     };
     let settings = oidc(config).map_err(ServeError::Page)?;
     people.keep_sign_ins_of(settings.as_ref().map(OidcSettings::hash))?;
@@ -64,8 +70,9 @@ pub(super) fn entrances(
             names: names("http"),
             door: Some(door.clone()),
             tls: None,
+            ancestors: ancestors.clone(),
         },
-        false => Entrance::open(),
+        false => open(),
     };
     let Some(https) = addresses.https else {
         return Ok(vec![plain]);
@@ -88,6 +95,7 @@ pub(super) fn entrances(
         names: names("https"),
         door: Some(door),
         tls: Some(Arc::new(certificates)),
+        ancestors,
     };
     Ok(vec![plain, encrypted])
 }

@@ -21,6 +21,9 @@ const POLICY: &str = "default-src 'none'; script-src 'self'; style-src 'self'; c
     img-src 'self' data: blob:; font-src 'self'; worker-src 'self'; manifest-src 'self'; \
     base-uri 'none'; form-action 'none'; frame-ancestors 'none'";
 
+/// Who may show something in a frame: in [`POLICY`], nobody.
+const NO_FRAMES: &str = "frame-ancestors 'none'";
+
 const HEADERS: [(HeaderName, &str); 7] = [
     (CONTENT_SECURITY_POLICY, POLICY),
     (X_CONTENT_TYPE_OPTIONS, "nosniff"),
@@ -41,11 +44,33 @@ const HEADERS: [(HeaderName, &str); 7] = [
 ];
 
 /// Adds security headers to every answer; headers that an answer sets itself stay.
-pub(super) fn secure(headers: &mut HeaderMap) {
+///
+/// The older header that forbids frames knows no sites: it is left out where some may show one.
+pub(super) fn secure(headers: &mut HeaderMap, is_framed: bool) {
     for (name, value) in HEADERS {
+        if is_framed && name == X_FRAME_OPTIONS {
+            continue;
+        }
         headers
             .entry(name)
             .or_insert(HeaderValue::from_static(value));
+    }
+}
+
+/// Whether a request is for a panel of the page that another page shows in a frame: all that it
+/// may get there. What the page does with `embed` changes nothing, so nobody can be made to click.
+pub(super) fn is_panel(method: &Method, uri: &Uri) -> bool {
+    let query = uri.query().unwrap_or_default();
+    let is_embed = |pair: &str| pair == "embed" || pair.starts_with("embed=");
+    method == Method::GET && page::is_page(uri.path()) && query.split('&').any(is_embed)
+}
+
+/// Lets pages of these sites show an answer in a frame. Before [`secure`], which allows none.
+pub(super) fn frame(headers: &mut HeaderMap, sites: &str) {
+    let ancestors = format!("frame-ancestors {sites}");
+    let policy = POLICY.replace(NO_FRAMES, &ancestors);
+    if let Ok(policy) = HeaderValue::from_str(&policy) {
+        headers.insert(CONTENT_SECURITY_POLICY, policy);
     }
 }
 
@@ -318,6 +343,39 @@ mod tests {
         assert!(check(&link, Method::GET));
         assert!(!check(&link, Method::POST));
     }
+    #[test]
+    fn a_panel_may_be_framed_by_the_named_sites_and_loads_what_the_page_loads() {
+        let mut headers = HeaderMap::new();
+        frame(&mut headers, "https://a.example https://b.example:8443");
+        secure(&mut headers, true);
+        let policy = headers[CONTENT_SECURITY_POLICY].to_str().expect("text");
+        let (own, ancestors) = policy
+            .split_once("frame-ancestors ")
+            .expect("they are named");
+        assert_eq!(ancestors, "https://a.example https://b.example:8443");
+        assert_eq!(POLICY.strip_suffix(NO_FRAMES), Some(own));
+        assert!(!headers.contains_key(X_FRAME_OPTIONS));
+    }
+
+    #[test]
+    fn nothing_but_the_page_with_embed_is_a_panel() {
+        let is = |method, uri| is_panel(&method, &Uri::from_static(uri));
+        for uri in ["/?embed", "/?embed=chart", "/index.html?a=1&embed=table"] {
+            assert!(is(Method::GET, uri), "{uri}");
+        }
+        for uri in [
+            "/",
+            "/?embedded",
+            "/?x=embed",
+            "/login?embed",
+            "/api/profile.svg?embed",
+            "/app.js?embed",
+        ] {
+            assert!(!is(Method::GET, uri), "{uri}");
+        }
+        assert!(!is(Method::POST, "/?embed"));
+    }
+
     #[test]
     fn links_from_elsewhere_open_nothing_but_the_page() {
         let link = |site| {

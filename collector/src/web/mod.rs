@@ -85,6 +85,10 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
 const IN_CLEAR: &str = "this port is for browsers and takes TLS only: open it with https://; hosts \
     and agent-ctl use `listen.tls`";
 
+/// What whoever has not logged in sees in a frame of another page.
+const NO_LOGIN_HERE: &str = "not logged in: open Fleetprof in a window of its own and log in; in a \
+    frame your browser sends the session only to pages of the same site\n";
+
 /// How long a client may take to send the head of a request, or to keep a connection idle.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -103,6 +107,8 @@ pub struct Entrance {
     pub door: Option<Arc<Door>>,
     /// How it speaks TLS; none: it does not.
     pub tls: Option<Arc<Certificates>>,
+    /// Sites that may show a panel of the page in a frame, separated by spaces; empty: none.
+    pub ancestors: Arc<str>,
 }
 
 impl Entrance {
@@ -112,6 +118,7 @@ impl Entrance {
             names: Names::loopback(),
             door: None,
             tls: None,
+            ancestors: "".into(),
         }
     }
 }
@@ -391,6 +398,8 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 19] {
 async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Response {
     site.metrics.http_requests.inc();
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
+    let ancestors = site.entrance.ancestors.clone();
+    let is_framed = !ancestors.is_empty() && guard::is_panel(method, uri);
     let refusal = guard::refusal(method, uri, headers, &site.entrance.names);
     let mut response = match (refusal, site.entrance.door.clone()) {
         (Some(reason), _) => {
@@ -404,7 +413,10 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
         }
         (None, Some(door)) => asked(&site, &door, request, next).await,
     };
-    guard::secure(response.headers_mut());
+    if is_framed {
+        guard::frame(response.headers_mut(), &ancestors);
+    }
+    guard::secure(response.headers_mut(), is_framed);
     response
 }
 
@@ -423,6 +435,10 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     if let Some(status) = access::web_refusal((request.method(), &path), page::has_file(&path), who)
     {
         let is_link = request.method() == Method::GET && page::is_page(&path);
+        if asking.is_none() && guard::is_panel(request.method(), request.uri()) {
+            // The login cannot be framed, and a browser sends no session of it to other sites.
+            return plain(StatusCode::UNAUTHORIZED, NO_LOGIN_HERE).map(Body::from);
+        }
         if asking.is_none() && is_link {
             return Redirect::to(login::PATH).into_response();
         }

@@ -149,6 +149,45 @@ impl Site {
 const CALL: &str = "/fleetprof.collector.v1.QueryService/Status";
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_panel_is_framed_by_the_named_sites_and_nothing_else_by_anybody() {
+    let named = |config: &mut collector::config::Config| {
+        with_https(config);
+        config.web.embed_ancestors = Some("https://a.example,https://b.example:8443".to_owned());
+    };
+    let framed =
+        "Sec-Fetch-Site: cross-site\r\nSec-Fetch-Mode: navigate\r\nSec-Fetch-Dest: iframe\r\n";
+    let by = |reply: &Reply| {
+        let policy = reply.header("content-security-policy").expect("a policy");
+        let (_, ancestors) = policy.split_once("frame-ancestors ").expect("who may");
+        ancestors.to_owned()
+    };
+    let site = Site::with(named).await;
+    let token = site.running.token("vera", Role::Viewer).await;
+    let cookie = site.log_in(&token).await.cookie();
+    let panel = site
+        .get("/?embed=chart", &format!("{framed}{cookie}"))
+        .await;
+    assert_eq!(panel.status, 200);
+    assert_eq!(by(&panel), "https://a.example https://b.example:8443");
+    assert_eq!(panel.header("x-frame-options"), None);
+    // A browser sends no session to a frame of another site: that is said there.
+    let unknown = site.get("/?embed=chart", framed).await;
+    assert_eq!(unknown.status, 401);
+    assert_eq!(by(&unknown), "https://a.example https://b.example:8443");
+    let said = String::from_utf8_lossy(&unknown.body).into_owned();
+    assert!(said.contains("not logged in"), "{said}");
+    for path in ["/", "/login", "/login?embed", "/api/session?embed"] {
+        let reply = site.get(path, &cookie).await;
+        assert_eq!(by(&reply), "'none'", "{path}");
+        assert_eq!(reply.header("x-frame-options"), Some("DENY"), "{path}");
+    }
+    let site = Site::start().await;
+    let nobody = site.get("/?embed=chart", &cookie).await;
+    assert_eq!(by(&nobody), "'none'", "unless somebody is named");
+    assert_eq!(nobody.header("x-frame-options"), Some("DENY"));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn who_has_not_logged_in_gets_the_login_and_nothing_else() {
     let site = Site::start().await;
     let page = site.get("/", "").await;

@@ -33,6 +33,16 @@ pub(super) const KEYS: &[Key<Config>] = &[
         put: |c, v| put_word(&mut c.web.login, &v, LOGINS),
     },
     Key {
+        path: "web.embed_ancestors",
+        kind: Kind::IdOrNull(1024),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Sites whose pages may show a panel of the page in a frame, separated by `,`: \
+            https://grafana.example.net. Nothing in such a panel changes anything. null: no site.",
+        get: |c| text_or_null(&c.web.embed_ancestors),
+        put: |c, v| c.web.embed_ancestors = as_text(&v).map(str::to_owned),
+    },
+    Key {
         path: "web.tls.cert_file",
         kind: Kind::PathOrNull,
         unit: "",
