@@ -16,7 +16,8 @@ import { CollectorService } from './analysis/collectorService';
 import { inlinePort } from './analysis/inline';
 import { App } from './app/App';
 import { type SearchPort, searchWith } from './flame/useMask';
-import { followAddress } from './state/store';
+import { Embedded, partOf } from './embed/Embedded';
+import { followAddress, setState } from './state/store';
 import { followTheme } from './state/theme';
 import { followZone } from './state/zone';
 
@@ -32,4 +33,6 @@ followTheme();
 followZone();
 
 const place = document.getElementById('app');
-if (place) render(<App />, place);
+const part = partOf(location.search);
+if (part === 'flame' || part === 'table') setState({ panel: part }, { replace: true });
+if (place) render(part ? <Embedded part={part} /> : <App />, place);

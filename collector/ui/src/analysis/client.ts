@@ -89,6 +89,9 @@ const RELOAD_MS = 300_000;
 export const PING_MS = 2000;
 export const PINGS_UNANSWERED = 10;
 
+/** What answers with a profile that the worker holds from then on. */
+const LOADS: ReadonlySet<Operation> = new Set(['load', 'kept', 'pin', 'evidence']);
+
 const givenUp = () => new DOMException('not wanted any more', 'AbortError');
 
 export class Analysis {
@@ -154,6 +157,16 @@ export class Analysis {
     progress?: (stacks: number) => void,
   ): Promise<LoadedProfile> {
     return this.call('pin', { baseUrl: this.baseUrl(), pin, captured }, signal, { progress });
+  }
+
+  /** Loads a profile of a piece of evidence; `baseline`: its second. To be released. */
+  evidence(
+    evidence: string,
+    baseline: boolean,
+    signal: AbortSignal,
+    progress?: (stacks: number) => void,
+  ): Promise<LoadedProfile> {
+    return this.call('evidence', { baseUrl: this.baseUrl(), evidence, baseline }, signal, { progress });
   }
 
   /** Calls `listener` when profiles are to be loaded again. Returns how to end that. */
@@ -343,7 +356,7 @@ export class Analysis {
         if (message.trouble?.code === NOT_HELD && !pending.left && pending.of.some((id) => this.known.has(id)))
           this.reload();
         pending.reject(message.trouble ? new TroubleError(message.trouble) : givenUp());
-      } else if (pending.operation === 'load' || pending.operation === 'kept' || pending.operation === 'pin') {
+      } else if (LOADS.has(pending.operation)) {
         const profile = message.answer as LoadedProfile;
         if (pending.left) this.release(profile);
         else this.known.add(profile.id);

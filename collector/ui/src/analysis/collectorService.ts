@@ -10,10 +10,12 @@ import {
   type FleetCaptureRequest,
   type FleetCaptureResponse,
 } from '../gen/fleetprof/collector/v1/control_pb';
+import { type EvidenceProfileResponse, IncidentService } from '../gen/fleetprof/collector/v1/incidents_pb';
 import { type PinProfileResponse, PinService } from '../gen/fleetprof/collector/v1/pins_pb';
 import { type ProfileResponse, QueryService } from '../gen/fleetprof/collector/v1/query_pb';
 import { collectorTrouble } from '../query/collectorErrors';
 import type { Trouble } from '../query/errors';
+import type { ProfileChunk } from '../gen/fleetprof/profile/v1/profile_pb';
 import { Assembler } from '../query/profile';
 import { messageOf } from '../query/selection';
 import { transportTo } from '../query/transport';
@@ -27,18 +29,20 @@ export interface Collector {
   capture(request: FleetCaptureRequest, options: CallOptions): AsyncIterable<FleetCaptureResponse>;
   kept(request: object, options: CallOptions): AsyncIterable<FleetCaptureProfileResponse>;
   pin(request: object, options: CallOptions): AsyncIterable<PinProfileResponse>;
+  evidence(request: object, options: CallOptions): AsyncIterable<EvidenceProfileResponse>;
 }
 
 /** The collector at an address. */
 export function collectorAt(baseUrl: string): Collector {
   const transport = transportTo(baseUrl);
   const [queries, captures] = [createClient(QueryService, transport), createClient(CaptureService, transport)];
-  const pins = createClient(PinService, transport);
+  const [pins, incidents] = [createClient(PinService, transport), createClient(IncidentService, transport)];
   return {
     profile: (request, options) => queries.profile(request, options),
     capture: (request, options) => captures.capture(request, options),
     kept: (request, options) => captures.profile(request, options),
     pin: (request, options) => pins.profile(request, options),
+    evidence: (request, options) => incidents.profile(request, options),
   };
 }
 
@@ -63,6 +67,7 @@ export class CollectorService extends Service {
     if (operation === 'load') return this.load(number, args as Operations['load']['args'], signal);
     if (operation === 'kept') return this.kept(number, args as Operations['kept']['args'], signal);
     if (operation === 'pin') return this.pin(number, args as Operations['pin']['args'], signal);
+    if (operation === 'evidence') return this.evidence(number, args as Operations['evidence']['args'], signal);
     if (operation === 'capture') return this.capture(number, args as Operations['capture']['args'], signal);
     if (operation === 'file') return this.turns.run(signal, () => this.file(args as Operations['file']['args']));
     return super.run(number, operation, args, signal);
@@ -114,14 +119,32 @@ export class CollectorService extends Service {
   }
 
   /** What a pin kept: all of its labels, and when its samples were taken. */
-  private async pin(
+  private pin(
     number: number,
     { baseUrl, pin, captured }: Operations['pin']['args'],
     signal: AbortSignal,
   ): Promise<LoadedProfile> {
-    const assembler = new Assembler();
     const asked = { id: BigInt(pin), captured, groupBy: ['*'], times: true };
-    for await (const message of this.collector(baseUrl).pin(asked, { signal })) {
+    return this.chunks(number, this.collector(baseUrl).pin(asked, { signal }), signal);
+  }
+
+  private evidence(
+    number: number,
+    { baseUrl, evidence, baseline }: Operations['evidence']['args'],
+    signal: AbortSignal,
+  ): Promise<LoadedProfile> {
+    const asked = { id: BigInt(evidence), baseline };
+    return this.chunks(number, this.collector(baseUrl).evidence(asked, { signal }), signal);
+  }
+
+  /** A profile that comes in chunks and nothing else. */
+  private async chunks(
+    number: number,
+    answers: AsyncIterable<{ chunk?: ProfileChunk | undefined }>,
+    signal: AbortSignal,
+  ): Promise<LoadedProfile> {
+    const assembler = new Assembler();
+    for await (const message of answers) {
       if (message.chunk) assembler.addChunk(message.chunk);
       this.send({ number, progress: assembler.stacks }, []);
     }

@@ -126,6 +126,8 @@ export type FileKind = 'json' | 'folded';
 export interface Operations {
   load: { args: { baseUrl: string; selection: Selection; groupBy: string }; answer: LoadedProfile };
   pin: { args: { baseUrl: string; pin: string; captured: boolean }; answer: LoadedProfile };
+  /** A profile that an incident keeps; `baseline`: the second. */
+  evidence: { args: { baseUrl: string; evidence: string; baseline: boolean }; answer: LoadedProfile };
   capture: { args: { baseUrl: string; request: FleetCaptureRequest; timeoutMs: number }; answer: undefined };
   /** A capture that the collector keeps; what came of it is told as news. */
   kept: { args: { baseUrl: string; capture: bigint; past: boolean }; answer: LoadedProfile };

@@ -13,30 +13,29 @@ import type { Draft } from '../capture/form';
 import { idOf } from '../capture/store';
 import { PinsPage } from '../events/PinsPage';
 import { IncidentsPage } from '../incidents/IncidentsPage';
+import { KeepIn } from '../incidents/KeepIn';
 import { labelNames } from '../query/client';
 import { useQuery } from '../query/useQuery';
-import { getState, setState, useSelectionState, useViewState } from '../state/store';
+import { addressOf, getState, setState, useSelectionState, useViewState } from '../state/store';
 import type { View } from '../state/view';
 import { useZone } from '../state/zone';
 import * as format from '../text/format';
-import { type Range, resolve } from '../time/range';
+import { type Range, absoluteSpec, resolve } from '../time/range';
 import { Alarm } from './Alarm';
 import { useBaseline } from './Baseline';
 import { ComparePage } from '../compare/ComparePage';
 import { CompareWith } from './CompareWith';
 import { Head, VIEWS } from './Head';
-import { useLive, useShortcut } from './live';
+import { LIVE_MS, useLive, useShortcut } from './live';
 import { TroubleBox, say } from './parts';
 import { OverviewPage } from '../overview/OverviewPage';
 import { ProfilePage } from './ProfilePage';
 import { QueryBar } from './QueryBar';
 import { type PageProps, keyOf } from './page';
+import { ViewsPage } from '../views/ViewsPage';
 import { Silence } from './Silence';
 import { BaselineProvider } from './was';
 import { CgroupsPage, CollectorPage, HostsPage } from './TablePages';
-
-/** Time between queries in live mode: the length of a window. Unit: milliseconds. */
-export const LIVE_MS = 10_000;
 
 /** Labels offered first where they exist, in this order. */
 const FIRST_LABELS = [
@@ -101,6 +100,13 @@ export function App() {
             onChange={(next) => setState({ query: next })}
           >
             {view === 'profile' && range && <CompareWith range={range} />}
+            {view === 'profile' && selection && (
+              <KeepIn
+                of="this profile"
+                what={() => ({ after: selection })}
+                address={() => addressOf({ ...absoluteSpec(selection.range), live: false })}
+              />
+            )}
             <button
               type="button"
               class="capture-button"
@@ -168,6 +174,8 @@ function Page({ view, ...props }: PageProps & { view: View }) {
       return <AlertsPage {...props} />;
     case 'incidents':
       return <IncidentsPage {...props} />;
+    case 'views':
+      return <ViewsPage {...props} />;
     case 'collector':
       return <CollectorPage {...props} />;
   }
@@ -197,7 +205,7 @@ function ordered(names: readonly string[]): string[] {
 
 function useTitle(view: View, query: string): void {
   useEffect(() => {
-    const title = VIEWS.find(([one]) => one === view)?.[1] ?? '';
+    const title = view === 'views' ? 'Saved views' : (VIEWS.find(([one]) => one === view)?.[1] ?? '');
     document.title = [query && say(query), title, 'Fleetprof'].filter(Boolean).join(' · ');
   }, [view, query]);
 }

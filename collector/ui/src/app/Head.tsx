@@ -11,6 +11,7 @@ import { zone } from '../text/format';
 import { BaselineChoice } from './Baseline';
 import { Link } from './Link';
 import { CopyButton, Icon, Popover } from './parts';
+import { SaveView } from '../views/SaveView';
 import { Session } from './Session';
 
 export const VIEWS: readonly (readonly [View, string])[] = [
@@ -74,7 +75,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
       <div class="head-end">
         <ZoneButton now={now} />
         <Popover
-          title="Copy a link to this page"
+          title="Links to this page, and saved views"
           align="right"
           label={
             <>
@@ -94,6 +95,7 @@ export function Head({ range, now, onRefresh }: HeadProps) {
                 <b>Copy link {to.startsWith('now') ? '(relative times)' : '(current address)'}</b>{' '}
                 <span class="soft">{to.startsWith('now') ? 'moves with the clock' : 'the times are fixed'}</span>
               </CopyButton>
+              <SaveView />
             </div>
           )}
         </Popover>

@@ -53,7 +53,7 @@ export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
 function Details({ quality }: { quality: DataQuality }) {
   const covered = quality.covered;
   return (
-    <div class="quality-details">
+    <div class="quality-details" tabIndex={0} role="region" aria-label="What the answer is made of">
       <h3>What this view is based on</h3>
       {covered && (
         <p>{format.span(toMs(covered.startUnixNs), toMs(covered.endUnixNs))}, the range widened to full steps.</p>

@@ -2,6 +2,9 @@
 
 import { useEffect, useRef } from 'preact/hooks';
 
+/** Time between queries in live mode: the length of a window. Unit: milliseconds. */
+export const LIVE_MS = 10_000;
+
 /** Acts again and again, as long as somebody can see the page. */
 export function useLive(live: boolean, act: () => void, everyMs: number): void {
   const latest = useRef(act);

@@ -105,6 +105,9 @@ export function Toggle(props: {
   );
 }
 
+/** Room between a panel and the edge of the window. Unit: pixels. */
+const MARGIN = 6;
+
 /**
  * A button that opens a panel under it. Closes on Escape, and when the focus or a click goes
  * elsewhere.
@@ -130,6 +133,12 @@ export function Popover(props: {
     const outside = open && wanted === 'right' && (panel.current?.getBoundingClientRect().left ?? 0) < 0;
     setSide(outside ? 'left' : wanted);
   }, [open]);
+  const [shift, setShift] = useState(0);
+  useLayoutEffect(() => {
+    // Nor is there right of it, on a phone.
+    const right = open ? (panel.current?.getBoundingClientRect().right ?? 0) - shift : 0;
+    setShift(Math.min(0, document.documentElement.clientWidth - MARGIN - right));
+  }, [open, side]);
   useEffect(() => {
     if (!open) return;
     const outside = (event: Event) => {
@@ -171,6 +180,7 @@ export function Popover(props: {
           id={id}
           ref={panel}
           class={`panel floating ${side}${props.above ? ' above' : ''}`}
+          style={shift < 0 ? { transform: `translateX(${shift}px)` } : undefined}
           role="dialog"
           aria-label={props.title}
         >

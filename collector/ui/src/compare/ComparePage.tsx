@@ -13,15 +13,16 @@ import { type PageProps, keyOf } from '../app/page';
 import { FlamePanel } from '../flame/FlamePanel';
 import { WidthChoice } from '../flame/WidthChoice';
 import type { OverviewResponse, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { KeepIn } from '../incidents/KeepIn';
 import { compared, diff, series } from '../query/client';
 import type { Selection } from '../query/selection';
 import { withMatcher } from '../query/selector';
 import { type Query, useQuery } from '../query/useQuery';
-import { getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
+import { addressOf, getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
 import { type Changes, changesOf, shownRows } from '../tables/changes';
 import { DiffTable, LabelTable } from '../tables/DiffTable';
 import * as format from '../text/format';
-import type { Range } from '../time/range';
+import { type Range, absoluteSpec } from '../time/range';
 import { meanOf } from '../time/series';
 import { Sides } from './Sides';
 import { baselineRange } from './sides';
@@ -106,6 +107,14 @@ function Compared(props: PageProps & { beforeRange: Range }) {
       <div class="compare-head">
         <Verdict rates={rates} unit={unit} fleet={whole.data?.fleet} changes={isOneSided ? undefined : changes.data} />
         <Measures unit={unit} rates={rates} />
+        <KeepIn
+          of="this comparison"
+          what={() => ({ before, after: selection })}
+          address={() => {
+            const [is, was] = [absoluteSpec(selection.range), absoluteSpec(before.range)];
+            return addressOf({ ...is, bfrom: was.from, bto: was.to, live: false });
+          }}
+        />
       </div>
       <Losses pair={pair.data} />
       <Body

@@ -52,7 +52,8 @@ export function Flags({ all, range, left, width }: Props) {
 function spoken(of: readonly Happening[]): string {
   const [first] = of;
   const text = `${first.kind} at ${format.stamp(first.at)}: ${say(first.text)}`;
-  return of.length > 1 ? `${text}, and ${of.length - 1} more` : text;
+  // It starts with the number that is shown.
+  return of.length > 1 ? `${of.length}: ${text}, and ${of.length - 1} more` : text;
 }
 
 function Told({ one }: { one: Happening }) {

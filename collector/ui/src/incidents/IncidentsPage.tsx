@@ -3,6 +3,7 @@
 
 import type { ComponentChildren } from 'preact';
 import { useState } from 'preact/hooks';
+import { FormatMenu } from '../app/Download';
 import { FilterInput } from '../app/FilterInput';
 import { Link } from '../app/Link';
 import type { PageProps } from '../app/page';
@@ -14,24 +15,22 @@ import {
   type Incident,
   type IncidentEntry,
   type IncidentEvidence,
+  IncidentEntryKind,
   IncidentState,
 } from '../gen/fleetprof/collector/v1/incidents_pb';
 import { pageBase } from '../query/base';
-import { type Trouble, troubleOf } from '../query/errors';
-import { parse } from '../query/selector';
 import { useQuery } from '../query/useQuery';
 import { addressOf, setState, useSelectionState, useViewState } from '../state/store';
 import * as format from '../text/format';
 import { shown } from '../text/printable';
 import { absoluteSpec, toMs } from '../time/range';
-import { addNote, addView, getIncident, listIncidents, openIncident, setIncident } from './client';
+import { addEvidence, addNote, getIncident, listIncidents, openIncident, setIncident } from './client';
+import { EvidenceFacts } from './EvidenceFacts';
+import { EvidenceProfile, evidenceUrl } from './EvidenceProfile';
 import './incidents.css';
 import { labelsOf } from '../alerts/words';
-import { kindOf, labelsFrom, openedBy, ownAddress, stateOf } from './words';
-
-/** Longest title and note that the collector keeps. Unit: characters; its bound is in bytes. */
-const TITLE_MAX = 200;
-const NOTE_MAX = 4000;
+import { useChange } from './useChange';
+import { NOTE_MAX, TITLE_MAX, kindOf, labelsOfQuery, openedBy, ownAddress, stateOf } from './words';
 
 export function IncidentsPage(props: PageProps) {
   const { incident } = useViewState('incident');
@@ -74,26 +73,6 @@ function List(props: PageProps) {
   );
 }
 
-/** A change that is under way, and what went wrong with the last. */
-function useChange() {
-  const [busy, setBusy] = useState(false);
-  const [trouble, setTrouble] = useState<Trouble>();
-  const run = async (change: () => Promise<void>): Promise<boolean> => {
-    setBusy(true);
-    setTrouble(undefined);
-    try {
-      await change();
-      return true;
-    } catch (error) {
-      setTrouble(troubleOf(error));
-      return false;
-    } finally {
-      setBusy(false);
-    }
-  };
-  return { busy, trouble, run };
-}
-
 function OpenForm() {
   const { query } = useSelectionState('query');
   const [title, setTitle] = useState('');
@@ -101,7 +80,7 @@ function OpenForm() {
   const submit = (event: Event) => {
     event.preventDefault();
     void run(async () => {
-      const id = await openIncident(title, labelsFrom(matchersOf(query)));
+      const id = await openIncident(title, labelsOfQuery(query));
       setState({ incident: String(id) });
     });
   };
@@ -122,14 +101,6 @@ function OpenForm() {
       {trouble && <TroubleBox trouble={trouble} />}
     </>
   );
-}
-
-function matchersOf(query: string) {
-  try {
-    return parse(query);
-  } catch {
-    return [];
-  }
 }
 
 function Rows(props: PageProps & { incidents: readonly Incident[] }) {
@@ -205,6 +176,13 @@ function One(props: PageProps & { id: string }) {
   const query = useQuery(`incident ${props.id}\n${props.selectionKey}`, async (signal) => ({
     of: number === undefined ? undefined : await getIncident(number, signal),
   }));
+  const { evidence } = useViewState('evidence');
+  if (evidence !== '')
+    return (
+      <Answer query={query} what="the evidence">
+        {({ of }) => <OneEvidence of={of} number={evidence} />}
+      </Answer>
+    );
   return (
     <section class="incident" aria-label="Incident">
       <header class="page-head">
@@ -223,6 +201,39 @@ function One(props: PageProps & { id: string }) {
           )
         }
       </Answer>
+    </section>
+  );
+}
+
+/** A piece of evidence of an incident, with the way back to it. */
+function OneEvidence({ of, number }: { of: GetIncidentResponse | undefined; number: string }) {
+  const entry = of?.entries.find((one) => String(one.evidence?.id ?? '') === number);
+  const title = of?.incident?.title ?? '';
+  return (
+    <section class="capture-view evidence-view" aria-label="Evidence">
+      <header class="page-head">
+        <Link class="back" to={{ evidence: '' }}>
+          <Icon of="left" /> {title === '' ? 'Incident' : <Name text={title} max={60} />}
+        </Link>
+        <h2>Evidence {shown(number, 20)}</h2>
+      </header>
+      {entry?.evidence ? (
+        <>
+          <p class="soft">
+            {kindOf(entry.kind)} of <EvidenceFacts of={entry.evidence} />
+          </p>
+          {entry.text !== '' && (
+            <p class="entry-text">
+              <Name text={entry.text} max={NOTE_MAX} />
+            </p>
+          )}
+          <EvidenceProfile of={entry.evidence} />
+        </>
+      ) : (
+        <Empty title="Evidence not found">
+          <p>It was deleted, or you may not see it.</p>
+        </Empty>
+      )}
     </section>
   );
 }
@@ -298,7 +309,7 @@ function Told(props: ToldProps) {
 /** What is selected above, at its exact time. */
 async function keepView(incident: bigint, { selection, range }: PageProps): Promise<void> {
   const address = addressOf({ ...absoluteSpec(range), live: false, view: 'profile', incident: '' });
-  await addView(incident, '', selection, address);
+  await addEvidence(incident, '', { after: selection }, address);
 }
 
 function Facts({ incident, now }: ToldProps) {
@@ -347,38 +358,22 @@ function Entry({ entry }: { entry: IncidentEntry }) {
         </p>
       )}
       {entry.evidence && <Evidence of={entry.evidence} />}
-      {address !== '' && <a href={address}>Open the page as it was</a>}
+      {address !== '' && <a href={address}>Open the page at this view</a>}
     </li>
   );
 }
 
 function Evidence({ of }: { of: IncidentEvidence }) {
-  const file = (ending: string, side = '') => `${pageBase()}/api/evidence.${ending}?id=${of.id}${side}`;
-  const sides = of.hasBaseline
-    ? ([
-        ['', 'After'],
-        ['&baseline=1', 'Before'],
-      ] as const)
-    : ([['', '']] as const);
+  const isDiff = of.kind === IncidentEntryKind.DIFF;
   return (
     <div class="entry-evidence">
-      <Name text={of.title} max={200} empty="complete fleet" />
-      <span class="soft">
-        {' '}
-        {of.range && format.span(toMs(of.range.startUnixNs), toMs(of.range.endUnixNs))} ·{' '}
-        {format.plural(Number(of.samples), 'sample')} · {format.bytes(Number(of.bytes))}
-      </span>
+      <EvidenceFacts of={of} />
       <span class="entry-files">
-        {sides.map(([side, name]) => (
-          <span key={name}>
-            {name !== '' && <span class="soft">{name}: </span>}
-            {(['html', 'svg', 'pb.gz'] as const).map((ending) => (
-              <a key={ending} href={file(ending, side)} download>
-                {ending === 'pb.gz' ? 'pprof' : ending === 'html' ? 'Flame graph (HTML)' : 'SVG'}
-              </a>
-            ))}
-          </span>
-        ))}
+        <Link to={{ evidence: String(of.id) }}>{isDiff ? 'Open the comparison' : 'Open the profile'}</Link>
+        <FormatMenu
+          url={(extension) => evidenceUrl(of, extension, false)}
+          note={isDiff ? 'the side after' : undefined}
+        />
       </span>
     </div>
   );

@@ -1,8 +1,10 @@
 // Asks the collector for incidents, and changes them.
 
+import { create } from '@bufbuild/protobuf';
 import { createClient } from '@connectrpc/connect';
 import {
   type GetIncidentResponse,
+  IncidentDiffSchema,
   IncidentService,
   type IncidentState,
   type ListIncidentsResponse,
@@ -35,7 +37,22 @@ export async function addNote(incident: bigint, text: string): Promise<void> {
   await worded(client.addEntry({ incident, text }));
 }
 
-/** Keeps the profile of a selection, and the address of the page that shows it. */
-export async function addView(incident: bigint, text: string, selection: Selection, address: string): Promise<void> {
-  await worded(client.addEntry({ incident, text, address, evidence: { case: 'view', value: messageOf(selection) } }));
+/** What is kept: a selection, or two to compare. */
+export interface Kept {
+  before?: Selection;
+  after: Selection;
+}
+
+/** The same as the protocol says it. */
+export function profilesOf(of: Kept) {
+  const after = messageOf(of.after);
+  return of.before
+    ? ({ case: 'diff', value: create(IncidentDiffSchema, { before: messageOf(of.before), after }) } as const)
+    : ({ case: 'view', value: after } as const);
+}
+
+/** Keeps profiles, and the address of the page that shows them. */
+export async function addEvidence(incident: bigint, text: string, of: Kept, address: string): Promise<void> {
+  const evidence = profilesOf(of);
+  await worded(client.addEntry({ incident, text, address, evidence }));
 }

@@ -6,13 +6,14 @@ import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
 import { useWas } from '../app/was';
-import { Answer, Empty, Icon, Module, Name, TroubleBox } from '../app/parts';
+import { Answer, Empty, Icon, Module, Name, TroubleBox, say } from '../app/parts';
 import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
+import { KeepIn } from '../incidents/KeepIn';
 import { hosts, overview, series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
-import { setState, useSelectionState } from '../state/store';
+import { addressOf, setState, useSelectionState } from '../state/store';
 import * as format from '../text/format';
 import { type Range, before, toMs } from '../time/range';
 import { type Band, bandsOf, chartOf } from '../time/series';
@@ -27,6 +28,7 @@ import {
   functionIn,
   hasSteps,
   isSignificant,
+  keptOf,
   kindOf,
   profileOf,
   relative,
@@ -324,7 +326,8 @@ function Sentence({ row, answer, events, of }: SentenceProps) {
       </span>
       {kind === 'new' || kind === 'gone' ? `, ${kind}` : share(row)} {when(change)}
       {row.hostsChanged > 1 && row.hostsChanged === row.hosts && ` on all ${row.hosts} hosts`}
-      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && <ChangedHosts row={row} />}
+      {row.hostsChanged > 0 && row.hostsChanged < row.hosts && <ChangedHosts row={row} />}{' '}
+      <KeepIn small of={`the change of ${say(row.name)}`} what={() => keptOf(to)} address={() => addressOf(to)} />
       {deploy && (
         <p class="verdict-deploy">
           after the deploy <Name text={deploy.text} max={160} />

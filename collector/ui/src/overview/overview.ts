@@ -4,6 +4,7 @@ import { escapeRegex } from '../flame/search';
 import type { Annotation } from '../gen/fleetprof/collector/v1/annotations_pb';
 import type { Change, OverviewFunction, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { type Matcher, withMatcher } from '../query/selector';
+import type { Selection } from '../query/selection';
 import type { State } from '../state/address';
 import { error95 } from '../tables/changes';
 import * as format from '../text/format';
@@ -87,6 +88,17 @@ export function comparedWith(
     filters: [],
     live: false,
   };
+}
+
+/** The profiles that such a comparison is made of. */
+export function keptOf(to: Partial<State>): { before: Selection; after: Selection } {
+  const of = (from: string | undefined, until: string | undefined): Selection => ({
+    // Times of a comparison are written out.
+    range: { from: Date.parse(from ?? ''), to: Date.parse(until ?? '') },
+    query: to.query ?? '',
+    filters: [],
+  });
+  return { before: of(to.bfrom, to.bto), after: of(to.from, to.to) };
 }
 
 /** Shows the profile of a row. */

@@ -33,7 +33,19 @@ export const FIELD_LEN_MAX = 64 << 10;
 export const LIST_MAX = 200;
 
 const CHOICES = {
-  view: ['overview', 'profile', 'compare', 'cgroups', 'hosts', 'captures', 'pins', 'alerts', 'incidents', 'collector'],
+  view: [
+    'overview',
+    'profile',
+    'compare',
+    'cgroups',
+    'hosts',
+    'captures',
+    'pins',
+    'alerts',
+    'incidents',
+    'views',
+    'collector',
+  ],
   part: ['', 'captured'],
   pinTimes: ['all', 'range'],
   colours: ['kind', 'module'],
@@ -66,6 +78,8 @@ const TEXTS = [
   'capture',
   'pin',
   'incident',
+  'evidence',
+  'saved',
 ] as const;
 const LISTS = ['hidden', 'toggled'] as const;
 
@@ -140,21 +154,37 @@ export function changed(state: State, change: Partial<State>): State {
   const reshaped = next.transforms !== state.transforms && !sameTransforms(next.transforms, state.transforms);
   const moved =
     reshaped ||
-    (['query', 'root', 'collapse', 'start', 'bottomUp', 'fn', 'view', 'capture', 'side', 'pin', 'part'] as const).some(
-      (key) => next[key] !== state[key],
-    );
+    (
+      [
+        'query',
+        'root',
+        'collapse',
+        'start',
+        'bottomUp',
+        'fn',
+        'view',
+        'capture',
+        'side',
+        'pin',
+        'part',
+        'evidence',
+      ] as const
+    ).some((key) => next[key] !== state[key]);
   if (moved && change.zoom === undefined) next.zoom = '';
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
-  const elsewhere = (['query', 'view', 'from', 'to', 'capture', 'side', 'pin', 'part'] as const).some(
-    (key) => next[key] !== state[key],
-  );
+  const elsewhere = (
+    ['query', 'view', 'from', 'to', 'capture', 'side', 'pin', 'part', 'evidence', 'saved'] as const
+  ).some((key) => next[key] !== state[key]);
   if (elsewhere && change.pick === undefined) next.pick = '';
   if (next.view !== 'captures') next.capture = '';
   if (next.capture !== state.capture && change.side === undefined) next.side = 'during';
   if (next.view !== 'pins') next.pin = '';
   if (next.view !== 'incidents') next.incident = '';
-  if (next.pin === '' || (next.pin !== state.pin && change.part === undefined)) next.part = '';
+  if (next.view !== 'views') next.saved = '';
+  if (next.incident === '' || (next.incident !== state.incident && change.evidence === undefined)) next.evidence = '';
+  const isOther = next.pin !== state.pin || next.evidence !== state.evidence;
+  if ((next.pin === '' && next.evidence === '') || (isOther && change.part === undefined)) next.part = '';
   if (next.by !== state.by && change.hidden === undefined) next.hidden = [];
   if (next.view !== state.view) {
     if (change.filter === undefined) next.filter = '';

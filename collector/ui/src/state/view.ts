@@ -12,6 +12,7 @@ export type View =
   | 'pins'
   | 'alerts'
   | 'incidents'
+  | 'views'
   | 'collector';
 type Side = 'during' | 'before';
 export type Panel = 'flame' | 'both' | 'table';
@@ -45,10 +46,14 @@ export interface ViewState {
   side: Side;
   /** Number of the pin that is looked at; empty: the list of pins. */
   pin: string;
-  /** What of it: its minutes, or what was captured when it fired. */
+  /** What of a pin, kept in an incident or not: its minutes, or what was captured when it fired. */
   part: '' | 'captured';
   /** Number of the incident that is looked at; empty: the list of incidents. */
   incident: string;
+  /** Number of the evidence of the incident that is looked at; empty: its timeline. */
+  evidence: string;
+  /** Number of the snapshot that is looked at; empty: the list of saved views. */
+  saved: string;
   /**
    * Which are listed. Pins: all, or those of the range. Alerts: those of now, or those of the range
    * too. Incidents: the open ones (`all`), or the closed ones too (`range`).
@@ -77,6 +82,8 @@ export const VIEW_DEFAULTS: ViewState = {
   side: 'during',
   pin: '',
   incident: '',
+  evidence: '',
+  saved: '',
   part: '',
   pinTimes: 'all',
   toggled: [],

@@ -1,11 +1,11 @@
 // Both sides of a comparison over time, one above the other on the same axis: the starts of their
-// ranges stand on each other. Dragging over a side chooses its range.
+// ranges stand on each other. Dragging over a side chooses its range; keys move its ends.
 
 import { useRef, useState } from 'preact/hooks';
 import * as format from '../text/format';
 import type { Range } from './range';
 import { type Chart, bandsOf, sumAt } from './series';
-import { draggedOf, relativeTime, ticksOf } from './strip';
+import { type Edge, draggedOf, movedEdge, relativeTime, ticksOf } from './strip';
 
 export interface Strip {
   /** What it is called, and how it is drawn. */
@@ -91,8 +91,10 @@ function One({ strip, axis, most, now, under, onUnder }: OneProps) {
     const to = draggedOf(range, axis, [drag[0], place(event)], now);
     if (to) strip.onRange(to);
   };
+  const keys = useEdgeKeys(strip, axis, now);
   const bands = chart ? bandsOf(chart) : [];
-  const [from, to] = [x(range.from), x(range.to)];
+  const chosen = keys.pending ?? range;
+  const [from, to] = [x(chosen.from), x(chosen.to)];
   const percent = (seconds: number) => `${(seconds / (length / 1000)) * 100}%`;
   return (
     <div class={`strip ${tone}`}>
@@ -139,6 +141,25 @@ function One({ strip, axis, most, now, under, onUnder }: OneProps) {
         <span class="strip-around" style={{ left: 0, width: percent(from) }} />
         <span class="strip-around" style={{ left: percent(to), right: 0 }} />
         <span class="strip-range" style={{ left: percent(from), width: percent(to - from) }} />
+        {(['from', 'to'] as const).map((edge) => (
+          <span
+            key={edge}
+            class="strip-edge"
+            role="slider"
+            tabIndex={0}
+            style={{ left: percent(edge === 'from' ? from : to) }}
+            aria-label={`${edge === 'from' ? 'Start' : 'End'} of ${strip.name}`}
+            aria-description="Arrow keys move it, with Shift further; Enter sets the range"
+            aria-valuemin={Math.round(axis.from / 1000)}
+            aria-valuemax={Math.round(axis.to / 1000)}
+            aria-valuenow={Math.round((chosen[edge] - range.from) / 1000)}
+            aria-valuetext={format.stamp(chosen[edge])}
+            onKeyDown={(event) => keys.onKeyDown(edge, event)}
+            onBlur={(event) => {
+              if (!box.current?.contains(event.relatedTarget as Node | null)) keys.leave();
+            }}
+          />
+        ))}
         {drag && (
           <span
             class="strip-drag"
@@ -156,6 +177,32 @@ function One({ strip, axis, most, now, under, onUnder }: OneProps) {
       </div>
     </div>
   );
+}
+
+/** Parts of the axis that an arrow key moves an end by; with Shift ten times as far. */
+const KEY_STEPS = 200;
+
+/** Moves the ends of a range by keys. It is set by Enter: each key would ask the collector. */
+function useEdgeKeys({ range, onRange }: Strip, axis: Range, nowMs: number) {
+  const [pending, setPending] = useState<Range>();
+  const onKeyDown = (edge: Edge, event: KeyboardEvent) => {
+    const step = Math.max(1000, (axis.to - axis.from) / KEY_STEPS) * (event.shiftKey ? 10 : 1);
+    const by = { ArrowLeft: -step, ArrowDown: -step, ArrowRight: step, ArrowUp: step, Home: -1e15, End: 1e15 }[
+      event.key
+    ];
+    if (by !== undefined) {
+      const around = { axis, start: range.from, nowMs };
+      setPending(movedEdge(pending ?? range, around, edge, by));
+    } else if (event.key === 'Enter' && pending) {
+      setPending(undefined);
+      onRange(pending);
+    } else if (event.key === 'Escape' && pending) setPending(undefined);
+    else return;
+    event.preventDefault();
+    event.stopPropagation();
+  };
+  // What was not set is not kept: the drawing says what is compared.
+  return { pending, onKeyDown, leave: () => setPending(undefined) };
 }
 
 /** What is under the pointer. */

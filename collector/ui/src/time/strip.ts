@@ -62,6 +62,28 @@ export function draggedOf(
   return to - from >= 1000 ? { from, to } : undefined;
 }
 
+/** An end of a range. */
+export type Edge = 'from' | 'to';
+
+/** Least length of a range that is chosen on a strip. Unit: milliseconds. */
+const LEAST_MS = 1000;
+
+/**
+ * A range with one end moved, by so much: within the axis, not past now, and never past its other
+ * end. `axis` is that of the range as it was, which `start` is the start of.
+ */
+export function movedEdge(
+  range: Range,
+  { axis, start, nowMs }: { axis: Range; start: number; nowMs: number },
+  edge: Edge,
+  byMs: number,
+): Range {
+  const [first, last] = [Math.max(0, start + axis.from), Math.min(start + axis.to, Math.max(nowMs, range.to))];
+  const [low, high] = edge === 'from' ? [first, range.to - LEAST_MS] : [range.from + LEAST_MS, last];
+  const moved = Math.round((range[edge] + byMs) / 1000) * 1000;
+  return { ...range, [edge]: Math.max(low, Math.min(high, moved)) };
+}
+
 /** When a value of a label was seen: from the first to behind the last step with weight. */
 export function seenOf(
   answer: {

@@ -3,6 +3,7 @@
 
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
+import type { Selection } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { SEEDED, drawn, param, useSite } from './browser';
 
 const site = useSite();
@@ -75,7 +76,7 @@ describe.skipIf(!SEEDED)('an incident', () => {
     await page.getByRole('button', { name: 'Acknowledge' }).click();
     await page.locator('.incident-state.acknowledged').waitFor();
     await page.getByRole('button', { name: 'Add current view' }).click();
-    await page.locator('.entry.view').getByText('Open the page as it was').waitFor();
+    await page.locator('.entry.view').getByText('Open the page at this view').waitFor();
     await page.getByRole('button', { name: 'Close' }).click();
     await page.locator('.incident-state.closed').waitFor();
   });
@@ -87,12 +88,57 @@ describe.skipIf(!SEEDED)('an incident', () => {
     ] as const) {
       const page = await site.open('view=incidents&incident=1', { viewport });
       await page.getByText('fired at 9.80 cores').waitFor();
-      const files = page.locator('.entry-files a');
-      expect(await files.first().getAttribute('href')).toContain('api/evidence.html?id=7');
+      const view = page.locator('.entry.view');
+      await view.getByRole('button', { name: 'Download' }).click();
+      expect(await view.getByRole('link', { name: 'HTML' }).getAttribute('href')).toContain('api/evidence.html?id=7');
+      await page.keyboard.press('Escape');
       expect(await page.getByRole('link', { name: 'Markdown' }).getAttribute('href')).toContain('incident.md?id=1');
       expect(await overflow(page)).toBeLessThanOrEqual(0);
       await site.shot(page, name);
     }
+  });
+
+  test('opens its evidence in the graph of the page, and leads back', async () => {
+    const page = await site.open('view=incidents&incident=1');
+    await page.getByRole('link', { name: 'Open the profile' }).click();
+    await drawn(page);
+    expect(param(page, 'evidence')).toBe('7');
+    await page.locator('.evidence-view .top tbody tr').first().waitFor();
+    await site.shot(page, 'evidence');
+    // A link has it, zoomed and searched.
+    await page.reload();
+    await drawn(page);
+    await page.getByRole('link', { name: 'api-cpu unit=api.service' }).click();
+    await page.locator('.timeline').waitFor();
+    expect(param(page, 'evidence')).toBeNull();
+  });
+
+  test('compares both sides of a comparison that it keeps', async () => {
+    for (const [name, options] of [
+      ['evidence-diff', {}],
+      ['evidence-diff-dark', { colorScheme: 'dark' }],
+      ['evidence-diff-phone', { viewport: PHONE }],
+    ] as const) {
+      const page = await site.open('view=incidents&incident=1', options);
+      await page.getByRole('link', { name: 'Open the comparison' }).click();
+      await drawn(page);
+      await page.getByText('it is visit_map').waitFor();
+      if (name !== 'evidence-diff-phone')
+        await page.getByRole('region', { name: 'Table of changes' }).locator('tbody tr').first().waitFor();
+      expect(await overflow(page)).toBeLessThanOrEqual(0);
+      await site.shot(page, name);
+    }
+    expect(site.mock?.alerts.read).toEqual(
+      expect.arrayContaining([
+        [8n, false],
+        [8n, true],
+      ]),
+    );
+  });
+
+  test('says so where a piece of evidence is not there', async () => {
+    const page = await site.open('view=incidents&incident=1&evidence=99');
+    await page.getByText('Evidence not found').waitFor();
   });
 
   test('has hostile text written out, and no link out of the page', async () => {
@@ -108,6 +154,81 @@ describe.skipIf(!SEEDED)('an incident', () => {
       const page = await site.open(`view=incidents&incident=${encodeURIComponent(incident)}`);
       await page.getByText(incident === '99' ? 'there is no incident 99' : 'Incident not found').waitFor();
     }
+  });
+});
+
+describe.skipIf(!SEEDED)('what is on the screen', () => {
+  interface Sides {
+    before: Selection;
+    after: Selection;
+  }
+
+  /** What was kept last. */
+  const last = () => site.mock?.alerts.kept.at(-1);
+
+  test('of the profile is kept in an open incident, with its note and its exact time', async () => {
+    const page = await site.open('view=profile&from=now-1h&query=comm%3D%22api-server%22');
+    await drawn(page);
+    await page.getByRole('button', { name: 'Keep …' }).click();
+    await page.getByRole('combobox', { name: 'Keep in' }).selectOption('1');
+    await page.locator('.keep-in').getByLabel('Note').fill('before the rollback');
+    await site.shot(page, 'keep-profile');
+    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByRole('link', { name: 'incident 1' }).waitFor();
+    const kept = last();
+    expect([kept?.incident, kept?.text, kept?.evidence.case]).toEqual([1n, 'before the rollback', 'view']);
+    expect(kept?.evidence.value).toMatchObject({ selector: 'comm="api-server"' });
+    const times = new URLSearchParams(kept?.address.slice(1));
+    expect(Date.parse(times.get('from') ?? '')).toBeGreaterThan(0);
+    await page.getByRole('link', { name: 'incident 1' }).click();
+    await page.locator('.timeline').getByText('before the rollback').waitFor();
+  });
+
+  test('of a comparison is kept with both sides, in a new incident', async () => {
+    const page = await site.open('view=compare&from=now-30m&query=comm%3D%22api-server%22');
+    await drawn(page);
+    await page.getByRole('button', { name: 'Keep …' }).click();
+    await page.getByRole('combobox', { name: 'Keep in' }).selectOption('New incident');
+    await page.getByLabel('Title').fill('api slower');
+    await page.keyboard.press('Enter');
+    await page.getByRole('link', { name: /^incident \d+$/ }).waitFor();
+    const kept = last();
+    expect(kept?.evidence.case).toBe('diff');
+    const sides = kept?.evidence.value as Sides | undefined;
+    expect(sides?.before.range?.endUnixNs).toBeLessThanOrEqual(sides?.after.range?.startUnixNs ?? 0n);
+    expect(site.mock?.alerts.incidents[0].of).toMatchObject({ title: 'api slower', labels: { comm: 'api-server' } });
+  });
+
+  test('of a finding of the overview is kept as the comparison that it leads to', async () => {
+    const page = await site.open('view=overview&services=comm');
+    const finding = page.locator('.verdict li').first();
+    const name = (await finding.getByRole('link').first().textContent()) ?? '';
+    await finding.getByRole('button', { name: 'Keep …' }).click();
+    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await finding.getByRole('status').waitFor();
+    const sides = last()?.evidence.value as Sides | undefined;
+    expect(sides?.after.selector).toContain(name);
+    expect(sides?.after.range?.startUnixNs).toBeGreaterThan(0n);
+    expect(last()?.address).toContain('view=compare');
+    await site.shot(page, 'keep-finding');
+  });
+
+  test('that cannot be kept is said, and tried again in the incident that was opened', async () => {
+    const page = await site.open('view=profile&from=now-1h', { viewport: PHONE });
+    await drawn(page);
+    const had = site.mock?.alerts.incidents.length ?? 0;
+    await page.getByRole('button', { name: 'Keep …' }).click();
+    await page.getByRole('combobox', { name: 'Keep in' }).selectOption('New incident');
+    await page.getByLabel('Title').fill('full');
+    await page.locator('.keep-in').getByLabel('Note').fill('refuse');
+    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByText('the incident is full').waitFor();
+    expect(await overflow(page)).toBeLessThanOrEqual(0);
+    await site.shot(page, 'keep-phone');
+    await page.locator('.keep-in').getByLabel('Note').fill('again');
+    await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByRole('link', { name: /^incident \d+$/ }).waitFor();
+    expect(site.mock?.alerts.incidents.length).toBe(had + 1);
   });
 });
 

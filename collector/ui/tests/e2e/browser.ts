@@ -60,7 +60,7 @@ export function useSite(dist = DIST): Site {
         'console',
         (message) =>
           message.type() === 'error' &&
-          !/Failed to load resource/.test(message.text()) &&
+          !/Failed to load resource|^Framing '/.test(message.text()) &&
           faults.push(`console: ${message.text()}`),
       );
       page.on(

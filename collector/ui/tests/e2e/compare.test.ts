@@ -51,6 +51,30 @@ describe.skipIf(!SEEDED)('the two sides', () => {
     await site.shot(page, 'compare-day');
   });
 
+  test('are set by keys on either end, once Enter says so, and the other stays', async () => {
+    const page = await site.open(DEPLOY);
+    await rows(page).first().waitFor();
+    await settled(page);
+    const [from, bfrom] = [param(page, 'from'), param(page, 'bfrom')];
+    const start = page.getByRole('slider', { name: 'Start of A, the baseline' });
+    await start.focus();
+    const was = await start.getAttribute('aria-valuetext');
+    for (let times = 0; times < 8; times++) await page.keyboard.press('ArrowRight');
+    expect(await start.getAttribute('aria-valuetext')).not.toBe(was);
+    await site.shot(page, 'compare-keys');
+    expect(param(page, 'bfrom')).toBe(bfrom);
+    await page.keyboard.press('Escape');
+    expect(await start.getAttribute('aria-valuetext')).toBe(was);
+    // Both ends, one after the other.
+    await page.keyboard.press('Shift+ArrowRight');
+    await page.keyboard.press('Tab');
+    await page.keyboard.press('ArrowLeft');
+    await page.keyboard.press('Enter');
+    await page.waitForFunction((old) => new URLSearchParams(location.hash.slice(1)).get('bfrom') !== old, bfrom);
+    expect(Date.parse(param(page, 'bfrom') ?? '')).toBeGreaterThan(Date.parse(bfrom ?? ''));
+    expect(param(page, 'from')).toBe(from);
+  });
+
   test('are set by a drag on either, and the other stays', async () => {
     const page = await site.open(DEPLOY);
     await rows(page).first().waitFor();

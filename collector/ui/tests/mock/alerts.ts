@@ -6,16 +6,23 @@ import type { MessageInitShape } from '@bufbuild/protobuf';
 import { Code, ConnectError, type ConnectRouter } from '@connectrpc/connect';
 import { AlertService, AlertState, ListAlertsResponseSchema } from '../../src/gen/fleetprof/collector/v1/alerts_pb';
 import {
+  type AddIncidentEntryRequest,
   type IncidentEntrySchema,
   IncidentEntryKind,
   type IncidentSchema,
   IncidentService,
   IncidentState,
 } from '../../src/gen/fleetprof/collector/v1/incidents_pb';
+import { SelectionSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
+import { type SavedViewSchema, ViewService } from '../../src/gen/fleetprof/collector/v1/views_pb';
+import { asked, profile } from './answers';
 import { HOSTILE } from './fleet';
 
+type View = MessageInitShape<typeof SavedViewSchema>;
 type Incident = MessageInitShape<typeof IncidentSchema>;
 type Entry = MessageInitShape<typeof IncidentEntrySchema>;
+
+const KINDS: Record<string, IncidentEntryKind> = { view: IncidentEntryKind.VIEW, diff: IncidentEntryKind.DIFF };
 
 const ns = (ms: number) => BigInt(Math.round(ms)) * 1_000_000n;
 const MINUTE = 60_000;
@@ -24,11 +31,19 @@ export interface FakeAlerts {
   /** There are no rules. */
   none: boolean;
   incidents: { of: Incident; entries: Entry[] }[];
+  /** What was to be kept. */
+  kept: AddIncidentEntryRequest[];
+  views: View[];
+  /** Evidence that was read: its number, and whether the second profile. */
+  read: [bigint, boolean][];
 }
 
 export function alertServices(router: ConnectRouter, now: number): FakeAlerts {
   const fake: FakeAlerts = {
     none: false,
+    kept: [],
+    views: [],
+    read: [],
     incidents: [
       {
         of: {
@@ -72,6 +87,25 @@ export function alertServices(router: ConnectRouter, now: number): FakeAlerts {
             text: 'alert api-cpu unit=api.service fired at 9.80 cores',
           },
           {
+            id: 4n,
+            atUnixNs: ns(now - 12 * MINUTE),
+            kind: IncidentEntryKind.DIFF,
+            by: 'anna',
+            text: 'it is visit_map',
+            evidence: {
+              id: 8n,
+              incident: 1n,
+              kind: IncidentEntryKind.DIFF,
+              title: 'comm="api-server"',
+              selector: 'comm="api-server"',
+              range: { startUnixNs: ns(now - 33 * MINUTE), endUnixNs: ns(now - 22 * MINUTE) },
+              baseline: { startUnixNs: ns(now - 93 * MINUTE), endUnixNs: ns(now - 82 * MINUTE) },
+              hasBaseline: true,
+              bytes: 180_000n,
+              samples: 31_204n,
+            },
+          },
+          {
             id: 3n,
             atUnixNs: ns(now - 33 * MINUTE),
             kind: IncidentEntryKind.VIEW,
@@ -81,8 +115,8 @@ export function alertServices(router: ConnectRouter, now: number): FakeAlerts {
               id: 7n,
               incident: 1n,
               kind: IncidentEntryKind.VIEW,
-              title: 'unit="api.service"',
-              selector: 'unit="api.service"',
+              title: 'comm="api-server"',
+              selector: 'comm="api-server"',
               range: { startUnixNs: ns(now - 33 * MINUTE), endUnixNs: ns(now - 22 * MINUTE) },
               bytes: 90_000n,
               samples: 31_204n,
@@ -171,11 +205,13 @@ export function alertServices(router: ConnectRouter, now: number): FakeAlerts {
       return { incident: counted(found), entries: found.entries };
     },
     addEntry(request) {
+      if (request.text === 'refuse') throw new ConnectError('the incident is full', Code.ResourceExhausted);
+      fake.kept.push(request);
       const found = find(request.incident);
       const entry: Entry = {
         id: BigInt(100 + found.entries.length),
         atUnixNs: ns(now),
-        kind: request.evidence.case === 'view' ? IncidentEntryKind.VIEW : IncidentEntryKind.NOTE,
+        kind: KINDS[request.evidence.case ?? ''] ?? IncidentEntryKind.NOTE,
         by: 'anna',
         text: request.text,
         address: request.address,
@@ -183,10 +219,46 @@ export function alertServices(router: ConnectRouter, now: number): FakeAlerts {
       found.entries.push(entry);
       return { entry };
     },
+    async *profile({ id, baseline }) {
+      const entries = fake.incidents.flatMap((one) => one.entries).map((one) => one.evidence);
+      const found = [...entries, ...fake.views.map((one) => one.snapshot)].find((one) => one?.id === id);
+      const range = baseline ? found?.baseline : found?.range;
+      if (!found || !range) throw new ConnectError(`there is no evidence ${id}`, Code.NotFound);
+      fake.read.push([id, baseline]);
+      const of = asked(create(SelectionSchema, { selector: found.selector ?? '', range }));
+      for (const { chunk } of profile(of, ['host', 'unit'])) if (chunk) yield { chunk };
+    },
     setState(request) {
       const found = find(request.id);
       found.of = { ...found.of, state: request.state, acknowledgedBy: 'anna' };
       return { incident: found.of };
+    },
+  });
+  router.service(ViewService, {
+    list: () => ({ views: fake.views }),
+    save({ name, address, snapshot }) {
+      const id = BigInt(fake.views.length + 1);
+      const view: View = { id, name, address, by: 'anna', savedUnixNs: ns(now) };
+      if (snapshot.value) {
+        const isDiff = snapshot.case === 'diff';
+        const after = isDiff ? snapshot.value.after : snapshot.value;
+        view.snapshot = {
+          id: 50n + id,
+          kind: isDiff ? IncidentEntryKind.DIFF : IncidentEntryKind.VIEW,
+          title: after?.selector ?? '',
+          selector: after?.selector ?? '',
+          range: after?.range ?? {},
+          samples: 31_204n,
+          bytes: 90_000n,
+          ...(isDiff && snapshot.value.before?.range && { baseline: snapshot.value.before.range, hasBaseline: true }),
+        };
+      }
+      fake.views.unshift(view);
+      return { view };
+    },
+    delete({ id }) {
+      fake.views = fake.views.filter((one) => one.id !== id);
+      return {};
     },
   });
   return fake;

@@ -45,6 +45,8 @@ export interface Mock {
   captures: FakeCaptures;
   events: FakeEvents;
   alerts: FakeAlerts;
+  /** Sites that may show a panel in a frame, as the policy names them; empty: none. */
+  ancestors: string;
   /** Who has logged in; nobody where the collector asks for no login. */
   session: { name: string; role: string } | undefined;
   close: () => Promise<void>;
@@ -70,8 +72,9 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     skewMs: 0,
     captures: { requests: [], left: 0, unknown: false, runs: [] },
     events: { pins: [], annotations: [], asked: [], broken: false },
-    alerts: { none: false, incidents: [] },
+    alerts: { none: false, incidents: [], kept: [], views: [], read: [] },
     session: undefined,
+    ancestors: '',
     close: async () => undefined,
   };
   const routes = (router: ConnectRouter) => {
@@ -88,7 +91,7 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     else if (request.url === '/api/logout' && request.method === 'POST') {
       mock.session = undefined;
       response.writeHead(204).end();
-    } else file(dist, request, response);
+    } else file(dist, request, response, mock.ancestors);
   });
   await new Promise<void>((resolve) => server.listen(port, '127.0.0.1', resolve));
   mock.url = `http://127.0.0.1:${(server.address() as AddressInfo).port}`;
@@ -198,10 +201,13 @@ function download(request: IncomingMessage, response: ServerResponse): void {
   response.end(JSON.stringify(Object.fromEntries(url.searchParams)));
 }
 
-function file(dist: string, request: IncomingMessage, response: ServerResponse): void {
-  const path = normalize(new URL(request.url ?? '/', 'http://mock').pathname);
+function file(dist: string, request: IncomingMessage, response: ServerResponse, ancestors: string): void {
+  const url = new URL(request.url ?? '/', 'http://mock');
+  const path = normalize(url.pathname);
+  const isPanel = ancestors !== '' && path === '/' && url.searchParams.has('embed');
   const name = join(dist, path === '/' ? 'index.html' : path);
-  response.setHeader('content-security-policy', CSP);
+  const policy = isPanel ? CSP.replace("frame-ancestors 'none'", `frame-ancestors ${ancestors}`) : CSP;
+  response.setHeader('content-security-policy', policy);
   response.setHeader('x-content-type-options', 'nosniff');
   if (!name.startsWith(dist) || !existsSync(name) || !statSync(name).isFile()) {
     response.statusCode = 404;

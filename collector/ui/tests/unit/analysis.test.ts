@@ -51,6 +51,7 @@ function collector(answers: (query: string) => Iterable<ProfileResponse> = messa
     async *capture() {},
     async *kept() {},
     async *pin() {},
+    async *evidence() {},
   };
   return { fake, seen };
 }
@@ -193,6 +194,7 @@ describe('the worker', () => {
       capture: async function* () {},
       kept: async function* () {},
       pin: async function* () {},
+      evidence: async function* () {},
     }).analysis;
     expect(await troubleIn(failing.load(SELECTION, '', never()))).toMatchObject({
       code: 'ResourceExhausted',

@@ -320,6 +320,7 @@ describe('a capture that the collector keeps', () => {
           if (error) throw error;
         },
         async *pin() {},
+        async *evidence() {},
       }),
       'b',
     );

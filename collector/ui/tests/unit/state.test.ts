@@ -23,6 +23,8 @@ test('what is written is read back', () => {
     hidden: ['a,b', '\u0000rest', ''],
     root: 'unit',
     incident: '17',
+    evidence: '7',
+    saved: '',
     pin: '',
     part: '',
     pinTimes: 'range',
@@ -103,4 +105,12 @@ test('another transform looks at the graph from its root', () => {
   expect(changed(zoomed, { transforms: [{ op: 'merge', name: 'f' }] })).toMatchObject({ zoom: '', pan: '' });
   expect(changed(zoomed, { bottomUp: true })).toMatchObject({ zoom: '' });
   expect(changed(zoomed, { transforms: [], search: 'x' })).toMatchObject({ zoom: 'a.b' });
+});
+
+test('evidence is of an incident, and what is looked at of it ends with it', () => {
+  const state = { ...DEFAULTS, view: 'incidents', incident: '1', evidence: '7', part: 'captured', zoom: '1a' } as const;
+  expect(changed(state, { evidence: '' })).toMatchObject({ incident: '1', part: '', zoom: '' });
+  expect(changed(state, { evidence: '8' })).toMatchObject({ evidence: '8', part: '', zoom: '' });
+  expect(changed(state, { incident: '2' })).toMatchObject({ evidence: '', part: '' });
+  expect(changed(state, { view: 'profile' })).toMatchObject({ incident: '', evidence: '', part: '' });
 });
