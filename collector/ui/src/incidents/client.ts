@@ -10,7 +10,7 @@ import {
   type ListIncidentsResponse,
 } from '../gen/fleetprof/collector/v1/incidents_pb';
 import { transport } from '../query/client';
-import { worded } from '../query/collectorErrors';
+import { changed, worded } from '../query/collectorErrors';
 import { type Selection, messageOf } from '../query/selection';
 
 const client = createClient(IncidentService, transport);
@@ -25,16 +25,16 @@ export function getIncident(id: bigint, signal: AbortSignal): Promise<GetInciden
 
 /** Opens one; its number. */
 export async function openIncident(title: string, labels: Record<string, string>): Promise<bigint> {
-  const answer = await worded(client.open({ title, labels }));
+  const answer = await changed(client.open({ title, labels }));
   return answer.incident?.id ?? 0n;
 }
 
 export async function setIncident(id: bigint, state: IncidentState): Promise<void> {
-  await worded(client.setState({ id, state }));
+  await changed(client.setState({ id, state }));
 }
 
 export async function addNote(incident: bigint, text: string): Promise<void> {
-  await worded(client.addEntry({ incident, text }));
+  await changed(client.addEntry({ incident, text }));
 }
 
 /** What is kept: a selection, or two to compare. */
@@ -54,5 +54,5 @@ export function profilesOf(of: Kept) {
 /** Keeps profiles, and the address of the page that shows them. */
 export async function addEvidence(incident: bigint, text: string, of: Kept, address: string): Promise<void> {
   const evidence = profilesOf(of);
-  await worded(client.addEntry({ incident, text, address, evidence }));
+  await changed(client.addEntry({ incident, text, address, evidence }));
 }

@@ -4,6 +4,8 @@ import { Code, ConnectError } from '@connectrpc/connect';
 import { ProfileError } from './columns';
 import { NotHeldError, type Trouble, TroubleError, UNKNOWN_ADVICE, troubleOf } from './errors';
 
+const BUSY = 'The collector is busy';
+
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
   [Code.InvalidArgument]: ['Invalid query', 'Fix the selector, pattern or time range.', false],
   [Code.ResourceExhausted]: [
@@ -57,7 +59,7 @@ export function collectorTrouble(error: unknown): Trouble | undefined {
       : connect.code;
   if (connect.metadata.has('retry-after'))
     return {
-      title: 'The collector is busy',
+      title: BUSY,
       detail: connect.rawMessage,
       advice: 'It is sending other large answers. Try again in a moment.',
       retry: true,
@@ -104,5 +106,24 @@ export async function worded<T>(answer: Promise<T>): Promise<T> {
   } catch (error) {
     const trouble = collectorTrouble(error);
     throw trouble ? new TroubleError(trouble) : new DOMException('cancelled', 'AbortError');
+  }
+}
+
+/** What a refused change is called; its message says what to do. */
+const REFUSED: Partial<Record<string, string>> = {
+  [Code[Code.InvalidArgument]]: 'The collector does not accept this',
+  [Code[Code.ResourceExhausted]]: 'There is no room for it',
+  [Code[Code.FailedPrecondition]]: 'The collector cannot keep this',
+  [Code[Code.PermissionDenied]]: 'You may not do this',
+};
+
+/** As {@link worded}, of a change that somebody asked for: it is no query that was too large. */
+export async function changed<T>(answer: Promise<T>): Promise<T> {
+  try {
+    return await worded(answer);
+  } catch (error) {
+    const title = error instanceof TroubleError ? REFUSED[error.trouble.code] : undefined;
+    if (!(error instanceof TroubleError) || title === undefined || error.trouble.title === BUSY) throw error;
+    throw new TroubleError({ ...error.trouble, title, advice: '' });
   }
 }

@@ -4,7 +4,7 @@ import { createClient } from '@connectrpc/connect';
 import { type ListViewsResponse, ViewService } from '../gen/fleetprof/collector/v1/views_pb';
 import { type Kept, profilesOf } from '../incidents/client';
 import { transport } from '../query/client';
-import { worded } from '../query/collectorErrors';
+import { changed, worded } from '../query/collectorErrors';
 
 const client = createClient(ViewService, transport);
 
@@ -15,10 +15,10 @@ export function listViews(signal: AbortSignal): Promise<ListViewsResponse> {
 /** Saves an address; with `snapshot` also the profiles that it shows. Its number. */
 export async function saveView(name: string, address: string, snapshot?: Kept): Promise<bigint> {
   const request = snapshot ? { name, address, snapshot: profilesOf(snapshot) } : { name, address };
-  const answer = await worded(client.save(request));
+  const answer = await changed(client.save(request));
   return answer.view?.id ?? 0n;
 }
 
 export async function deleteView(id: bigint): Promise<void> {
-  await worded(client.delete({ id }));
+  await changed(client.delete({ id }));
 }

@@ -222,6 +222,7 @@ describe.skipIf(!SEEDED)('what is on the screen', () => {
     await page.getByLabel('Title').fill('full');
     await page.locator('.keep-in').getByLabel('Note').fill('refuse');
     await page.getByRole('button', { name: 'Keep', exact: true }).click();
+    await page.getByText('There is no room for it').waitFor();
     await page.getByText('the incident is full').waitFor();
     expect(await overflow(page)).toBeLessThanOrEqual(0);
     await site.shot(page, 'keep-phone');
