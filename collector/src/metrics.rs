@@ -47,6 +47,8 @@ counted! {
         "value_cut" labels_cut,
         "name_or_number" labels_dropped,
         "own_host" label_hosts;
+    /// Programs of agents dropped because a host reported too many.
+    Counter fleetprof_collector_programs_dropped_total = programs_dropped;
     /// Invalid gaps reported by agents.
     Counter fleetprof_collector_gaps_dropped_total = gaps_malformed;
     /// Calls that store windows; each stores all waiting windows.

@@ -19,6 +19,7 @@ use host::time::MonotonicTime;
 use profile::{build_id_text, key};
 use std::collections::BTreeMap;
 use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use symbolize::files::{FileIdentity, FileStore};
 
@@ -41,7 +42,8 @@ const WINDOWS_MIN: u32 = 2;
 /// A program without samples for this long is not reported any more.
 const UNUSED_MAX: Duration = Duration::from_secs(3600);
 
-/// Most pairs of cgroup and file counted in a window. Further ones are not counted.
+/// Most pairs of cgroup and file counted in a window. A stack with a further one is counted in
+/// [`ProgramTable::uncounted`].
 const FILES_MAX: usize = 16_384;
 
 /// Longest name of a file. Unit: bytes.
@@ -76,12 +78,18 @@ struct Entry {
 
 /// What is known, for whoever reports it.
 #[derive(Debug, Default)]
-pub struct ProgramTable(Mutex<Vec<Program>>);
+pub struct ProgramTable {
+    programs: Mutex<Vec<Program>>,
+    /// Stacks with a file that was not counted, as a window had more than 16,384.
+    pub uncounted: AtomicU64,
+    /// Programs dropped for others, as a host runs more than [`PROGRAMS_MAX`].
+    pub evicted: AtomicU64,
+}
 
 impl ProgramTable {
     /// Every program, in one order.
     pub fn list(&self) -> Vec<Program> {
-        lock(&self.0).clone()
+        lock(&self.programs).clone()
     }
 }
 
@@ -145,6 +153,8 @@ impl Programs {
                 let key = (sample.cgroup, *file);
                 if self.files.len() < FILES_MAX || self.files.contains_key(&key) {
                     *self.files.entry(key).or_default() += count;
+                } else {
+                    self.table.uncounted.fetch_add(1, Ordering::Relaxed);
                 }
             }
         }
@@ -202,10 +212,11 @@ impl Programs {
                 break;
             };
             self.entries.remove(&key);
+            self.table.evicted.fetch_add(1, Ordering::Relaxed);
         }
         let known = self.entries.values();
         let known = known.filter(|entry| entry.windows >= WINDOWS_MIN);
-        *lock(&self.table.0) = known.map(|entry| entry.program.clone()).collect();
+        *lock(&self.table.programs) = known.map(|entry| entry.program.clone()).collect();
     }
 }
 
@@ -333,6 +344,8 @@ mod tests {
             window(&mut programs, 2 * hour + at, &[(1000 + at as u32, 100)]);
         }
         assert_eq!(programs.entries.len(), PROGRAMS_MAX);
+        let evicted = programs.table.evicted.load(Ordering::Relaxed);
+        assert_eq!(evicted, PROGRAMS_MAX as u64);
     }
 
     #[test]

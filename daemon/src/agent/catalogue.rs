@@ -11,6 +11,7 @@ mod uplink;
 
 use super::Agent;
 use super::budget::Budget;
+use aggregate::programs::ProgramTable;
 use host::sync::lock;
 use metrics::{Family, Kind, OwnCost, gather, one};
 use sandbox::Report;
@@ -30,6 +31,7 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
     all.extend(crate::grpc::TIMES.families());
     all.extend(captures::families(agent));
     all.extend(containers::families(&agent.counters.containers));
+    all.extend(gather(PROGRAMS, &*agent.counters.programs));
     all.extend(triggers::families(agent));
     all.extend(uplink::families(agent));
     let symbols = agent.counters.symbols.all();
@@ -55,6 +57,14 @@ metrics::rows! { SANDBOX: Report;
     Counter fleetprof_sandbox_threads_failed_total = |_s| sandbox::starter::without_thread();
     /// 1 while system calls that the daemon does not need are refused.
     Gauge fleetprof_sandbox_seccomp = |s| u64::from(s.seccomp);
+}
+
+metrics::rows! { PROGRAMS: ProgramTable;
+    /// Programs of services that are not reported because the host runs too many.
+    Counter fleetprof_programs_evicted_total = |p| &p.evicted;
+    /// Stacks with a file that was not counted toward a service's programs because the window had
+    /// too many files.
+    Counter fleetprof_programs_uncounted_stacks_total = |p| &p.uncounted;
 }
 
 metrics::rows! { BUDGET: Budget;

@@ -137,6 +137,8 @@ pub fn programs(facts: &mut wire::HostFacts, metrics: &Metrics) -> Vec<Program> 
             since_unix_ns: told.since_unix_ns,
         })
     };
+    let beyond = told.len().saturating_sub(PROGRAMS_MAX);
+    metrics.programs_dropped.inc_by(beyond as u64);
     told.take(PROGRAMS_MAX).filter_map(program).collect()
 }
 
