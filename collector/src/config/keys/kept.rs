@@ -1,5 +1,5 @@
-//! Keys of what the collector keeps besides windows: pins, captures, annotations, alerts, incidents,
-//! symbol tables.
+//! Keys of what the collector keeps besides windows: pins, captures, annotations, alerts,
+//! incidents, symbol tables.
 
 use crate::config::alerts::{ALERTS, RECEIVERS};
 use crate::config::{AlertRule, Config, Receiver};
