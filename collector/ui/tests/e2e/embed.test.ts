@@ -36,6 +36,8 @@ describe.skipIf(!SEEDED)('an embedded panel', () => {
 
   test('asks the collector for nothing but to read', async () => {
     const page = await site.open();
+    // What the page itself asks for is another matter.
+    await page.goto('about:blank');
     const asked: string[] = [];
     page.on('request', (request) => {
       const path = new URL(request.url()).pathname;
