@@ -1,5 +1,5 @@
-// Every page against the rules of axe-core, those for the size of targets included, light, dark and on a
-// phone.
+// Every page against the rules of axe-core, those for the size of targets included: light, dark,
+// and on a phone.
 
 import { readFileSync } from 'node:fs';
 import { createRequire } from 'node:module';
