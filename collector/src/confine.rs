@@ -128,6 +128,9 @@ fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
         &config.web.tls.cert_file,
         &config.web.tls.key_file,
         &config.clickhouse.password_file,
+        &config.clickhouse.ca_file,
+        &config.clickhouse.cert_file,
+        &config.clickhouse.key_file,
         &config.identity.outside.cert_file,
         &config.identity.outside.key_file,
         &config.auth.oidc.client_secret_file,
@@ -147,7 +150,7 @@ fn urls(config: &Config) -> Vec<String> {
         urls.extend(sandbox::proxies());
     }
     if config.store == Engine::ClickHouse {
-        urls.push(config.clickhouse.url.clone());
+        urls.extend(config.clickhouse.urls.iter().cloned());
     }
     urls.extend(config.auth.oidc.issuer.clone());
     urls.extend(alerts::addresses(&config.receivers));

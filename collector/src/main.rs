@@ -2,6 +2,8 @@
 //! library.
 #![forbid(unsafe_code)]
 
+mod store_command;
+
 use clap::Parser;
 use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
 use collector::listen::ListenError;
@@ -32,6 +34,7 @@ Examples:
   fleetprof-collector --set retention.disk_gib=100      override one key of the configuration
   fleetprof-collector --check-config collector.yaml     check a configuration
   fleetprof-collector audit verify /srv/copies/audit    check files of an audit log
+  fleetprof-collector store check                       examine the ClickHouse servers
 
 Agents push to --listen-grpc, and `agent-ctl --collector` connects there; the page is at \
 --listen-http.
@@ -80,6 +83,17 @@ enum Command {
     Audit {
         #[command(subcommand)]
         action: AuditAction,
+    },
+    /// Check and prepare the servers of `store: clickhouse`
+    Store {
+        #[command(subcommand)]
+        action: store_command::Action,
+        /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
+        #[arg(long, value_name = "FILE", global = true)]
+        config: Option<PathBuf>,
+        /// Override a key of the configuration; may be repeated
+        #[arg(long = "set", value_name = "KEY=VALUE", global = true)]
+        sets: Vec<String>,
     },
 }
 
@@ -134,9 +148,24 @@ type SetLogLevel = Box<dyn Fn(&Config) + Send>;
 
 fn main() -> ExitCode {
     let args = Args::parse();
-    if let Some(Command::Audit { action }) = &args.command {
-        let AuditAction::Verify { directory } = action;
-        return verify_audit(directory);
+    match &args.command {
+        Some(Command::Audit { action }) => {
+            let AuditAction::Verify { directory } = action;
+            return verify_audit(directory);
+        }
+        Some(Command::Store {
+            action,
+            config,
+            sets,
+        }) => {
+            let (path, sets) = (config.clone(), sets.clone());
+            let loaded = match (Source { path, sets }).load() {
+                Ok(loaded) => loaded,
+                Err(error) => return fail(&error, Exit::Config),
+            };
+            return store_command::run(action, &loaded.config);
+        }
+        None => {}
     }
     let check = args.check || args.check_config.is_some();
     let source = match source(args) {

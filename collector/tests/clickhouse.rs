@@ -8,16 +8,24 @@
 mod agents;
 #[path = "clickhouse/ages.rs"]
 mod ages;
+#[path = "clickhouse/command.rs"]
+mod command;
 #[path = "clickhouse/confined.rs"]
 mod confined;
 #[path = "clickhouse/cost.rs"]
 mod cost;
+#[path = "clickhouse/ddl.rs"]
+mod ddl;
 mod front;
 #[path = "clickhouse/outage.rs"]
 mod outage;
 #[path = "clickhouse/retire.rs"]
 mod retire;
+#[path = "clickhouse/shards.rs"]
+mod shards;
 mod store;
+#[path = "clickhouse/tls.rs"]
+mod tls;
 #[path = "clickhouse/versions.rs"]
 mod versions;
 
@@ -26,7 +34,7 @@ use collector::store::{
     ConnectedHost, HostFacts, HostKey, HostRecord, Limits, NoticeBoard, PushOutcome, Store,
     StoreError, StoreQueries, StoreStatus, WindowSink,
 };
-use front::{Front, LoggedQuery, shared};
+use front::{Front, LoggedQuery, shared, shared_cluster};
 use profile::Query;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -41,26 +49,40 @@ use store::{Engine, NOW_NS, Place, SECOND, ample, hour, query, range, whole_hour
 use tempfile::TempDir;
 
 suite!(clickhouse, crate::ClickHouse);
+suite!(sharded, crate::Sharded);
 
 /// Databases of one server, one for each place.
 struct ClickHouse;
 
+/// Databases of two shards.
+struct Sharded;
+
 struct Database {
-    url: String,
-    name: String,
+    options: Options,
 }
 
 impl Engine for ClickHouse {
     fn place(&self) -> Result<Box<dyn Place>, String> {
-        let url = shared()?.url();
-        let name = fresh_name();
-        Ok(Box::new(Database { url, name }))
+        let options = options(&shared()?.url(), &fresh_name());
+        Ok(Box::new(Database { options }))
+    }
+}
+
+impl Engine for Sharded {
+    fn place(&self) -> Result<Box<dyn Place>, String> {
+        let options = shards::of_cluster(shared_cluster()?.urls(), &fresh_name());
+        Ok(Box::new(Database { options }))
+    }
+
+    /// Each shard has its own.
+    fn knows_stacks_of_all_hosts(&self) -> bool {
+        false
     }
 }
 
 impl Place for Database {
     fn open(&self) -> Arc<dyn Store> {
-        Arc::new(ClickHouseStore::open(options(&self.url, &self.name)).unwrap())
+        Arc::new(ClickHouseStore::open(self.options.clone()).unwrap())
     }
 }
 
@@ -71,7 +93,7 @@ fn fresh_name() -> String {
 
 fn options(url: &str, database: &str) -> Options {
     Options {
-        url: url.to_owned(),
+        urls: vec![url.to_owned()],
         database: database.to_owned(),
         write_timeout: Duration::from_secs(120),
         ..Options::default()
@@ -465,28 +487,22 @@ fn options_that_make_no_sense_are_said_by_name() {
     };
     let quoted = wrong(|options| options.database = "a`; DROP DATABASE b".to_owned());
     assert!(quoted.contains("clickhouse.database"), "{quoted}");
-    let scheme = wrong(|options| options.url = "tcp://localhost:9000".to_owned());
-    assert!(scheme.contains("clickhouse.url"), "{scheme}");
+    let scheme = wrong(|options| options.urls = vec!["tcp://localhost:9000".to_owned()]);
+    assert!(scheme.contains("clickhouse.urls"), "{scheme}");
     let file = wrong(|options| options.password_file = Some("/no/such/file".into()));
     assert!(file.contains("/no/such/file"), "{file}");
 }
 
-/// A server that answers every request with `answer`, and what it was asked first.
+/// A server that answers the first request with `answer`, and what it was asked.
 fn answering(answer: &'static str) -> (String, thread::JoinHandle<String>) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}", listener.local_addr().unwrap());
     let heard = thread::spawn(move || {
-        let mut first = String::new();
-        for _ in 0..2 {
-            let (mut stream, _) = listener.accept().unwrap();
-            let mut bytes = [0; 4096];
-            let length = stream.read(&mut bytes).unwrap();
-            if first.is_empty() {
-                first = String::from_utf8_lossy(&bytes[..length]).into_owned();
-            }
-            stream.write_all(answer.as_bytes()).unwrap();
-        }
-        first
+        let (mut stream, _) = listener.accept().unwrap();
+        let mut bytes = [0; 4096];
+        let length = stream.read(&mut bytes).unwrap();
+        stream.write_all(answer.as_bytes()).unwrap();
+        String::from_utf8_lossy(&bytes[..length]).into_owned()
     });
     (url, heard)
 }

@@ -1,12 +1,20 @@
 """ClickHouse's HTTP interface for tests: the real engine from PyPI's `chdb`, in this process.
 
-Called as `clickhouse_front.py DATA_DIR [PORT [remove]]`; prints `port N version V` once it listens (on
+Called as `clickhouse_front.py DATA_DIR [PORT [remove|keep [config=FILE] [tls=CERT_AND_KEY,CA]]]`; prints `port N version V` once it listens (on
 loopback only), and ends when its standard input does; with `remove` it takes its data along. What it does of the interface: statements in the body, the URL or a multipart form; parameters;
 settings; inserts of RowBinaryWithNamesAndTypes, packed by LZ4 where the URL says so (checksums are not looked at); errors with their codes. One statement runs at a time.
 
+`config` is a configuration of the engine: macros, remote_servers, storage policies, users. With `tls` it
+answers those alone whose certificate the CA signed.
+
+As a shard of a cluster (`/front/peers` names all of them) it stands for what one process does not have: a
+Keeper and the queue of statements in it. What comes ON CLUSTER is done here and by every peer that listens, at once;
+replicated engines become those of one server. A peer that does not listen never does it.
+
 Beside it, for tests: `/front/log?database=D` has a line for each statement in D, see `Statement`; `/front/rules?database=D`
-takes lines of `error REGEX TEXT` (statements that match are answered by TEXT) and `setting NAME VALUE` (what the server's
-profile would have), parted by tabs, in place of those before.
+takes lines of `error REGEX TEXT` (statements that match are answered by TEXT), `slow REGEX SECONDS` (they are done after
+that time), `skip REGEX` (statements of a peer that match are not done) and `setting NAME VALUE` (what the server's profile
+would have), parted by tabs, in place of those before.
 """
 
 import collections
@@ -16,11 +24,14 @@ import os
 import re
 import shutil
 import signal
+import ssl
 import sys
 import tempfile
 import threading
 import time
+import urllib.error
 import urllib.parse
+import urllib.request
 
 from chdb import session
 
@@ -43,6 +54,16 @@ FIELD_LEN_MAX = 128 << 10
 # Statements of one database that are remembered, and how much of each.
 STATEMENTS_MAX = 10_000
 STATEMENT_LEN_MAX = 4_000
+
+
+ON_CLUSTER = re.compile(r" ON CLUSTER '\w+'")
+REPLICATED = re.compile(r"Replicated(\w*MergeTree)\('[^']*', '[^']*'(?:, )?")
+
+
+def of_one_server(sql):
+    """A statement for a cluster, as one server without a Keeper does it."""
+    sql = REPLICATED.sub(r"\1(", ON_CLUSTER.sub("", sql))
+    return sql.replace(" replicated_deduplication", " non_replicated_deduplication")
 
 
 @dataclasses.dataclass
@@ -71,18 +92,27 @@ class Database:
     """What is special about a database, and what was asked of it."""
 
     def __init__(self):
-        self.errors, self.settings = [], {}
+        self.errors, self.settings, self.slow, self.skipped = [], {}, [], []
         self.statements = collections.deque(maxlen=STATEMENTS_MAX)
 
     def rule(self, text):
-        errors, settings = [], {}
+        errors, settings, slow, skipped = [], {}, [], []
         for line in text.splitlines():
             kind, name, value = line.split("\t")
             if kind == "error":
                 errors.append((re.compile(name, re.DOTALL), value))
+            elif kind == "slow":
+                slow.append((re.compile(name, re.DOTALL), float(value)))
+            elif kind == "skip":
+                skipped.append(re.compile(name, re.DOTALL))
             else:
                 settings[name] = value
-        self.errors, self.settings = errors, settings
+        self.errors, self.settings, self.slow, self.skipped = errors, settings, slow, skipped
+
+    def wait(self, statement):
+        for pattern, seconds in self.slow:
+            if pattern.search(statement.sql):
+                time.sleep(seconds)
 
     def fail(self, statement):
         for pattern, text in self.errors:
@@ -140,8 +170,8 @@ def lz4(data):
 class Engine:
     """The one session of a data directory. Settings last for one statement."""
 
-    def __init__(self, directory):
-        self.session = session.Session(directory)
+    def __init__(self, directory, config=None):
+        self.session = session.Session(f"{directory}?config-file={config}" if config else directory)
         self.lock = threading.Lock()
         # What the last statement left behind: most statements need the same, and each change costs
         # as much as a small statement.
@@ -200,6 +230,8 @@ class Front(http.server.BaseHTTPRequestHandler):
     wbufsize = 1 << 16
     disable_nagle_algorithm = True
     databases = {}
+    # Addresses of all shards but this one.
+    peers = []
 
     def log_message(self, *_):
         pass
@@ -242,6 +274,13 @@ class Front(http.server.BaseHTTPRequestHandler):
         settings = database.settings | settings
         try:
             database.fail(statement)
+            database.wait(statement)
+            if options.get("front") == "peer" and any(p.search(sql) for p in database.skipped):
+                return self.answer(200, b"")
+            if ON_CLUSTER.search(sql):
+                for peer in self.peers if options.get("front") != "peer" else []:
+                    self.forward(peer, name, sql)
+                sql = of_one_server(sql)
             if is_insert:
                 data, _ = self.engine.insert(sql, body, name, settings)
             else:
@@ -254,11 +293,24 @@ class Front(http.server.BaseHTTPRequestHandler):
             code = text.partition("Code: ")[2].partition(".")[0] or "1001"
             self.answer(500, text.encode(), {"X-ClickHouse-Exception-Code": code})
 
+    def forward(self, peer, database, sql):
+        """Has another shard do a statement; one that is away does not."""
+        query = urllib.parse.urlencode({"front": "peer", **({"database": database} if database else {})})
+        try:
+            urllib.request.urlopen(f"{peer}/?{query}", sql.encode()).read()
+        except urllib.error.HTTPError as error:
+            raise ValueError(error.read().decode()) from error
+        except urllib.error.URLError:
+            pass
+
     def database(self, name):
         return self.databases.setdefault(name, Database())
 
     def front(self, path, database, text):
         """What tests ask of the front itself."""
+        if path == "/front/peers":
+            Front.peers = text.split()
+            return self.answer(200, b"")
         if path == "/front/rules":
             database.rule(text)
             return self.answer(200, b"")
@@ -309,10 +361,18 @@ class Server(http.server.ThreadingHTTPServer):
 def main():
     directory = sys.argv[1]
     port = int(sys.argv[2]) if len(sys.argv) > 2 else 0
-    Front.engine = Engine(os.path.join(directory, "engine"))
+    options = dict(option.split("=", 1) for option in sys.argv[4:])
+    Front.engine = Engine(os.path.join(directory, "engine"), options.get("config"))
     server = Server(("127.0.0.1", port), Front)
+    if "tls" in options:
+        own, authority = options["tls"].split(",")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(own)
+        context.load_verify_locations(authority)
+        context.verify_mode = ssl.CERT_REQUIRED
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(f"port {server.server_address[1]} version {Front.engine.version}", flush=True)
-    remove = directory if sys.argv[3:] == ["remove"] else None
+    remove = directory if sys.argv[3:4] == ["remove"] else None
     # A test run that is interrupted ends its whole process group this way.
     signal.signal(signal.SIGTERM, lambda *_: end(remove))
     threading.Thread(target=end_with_parent, args=[remove], daemon=True).start()

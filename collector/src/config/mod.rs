@@ -225,11 +225,21 @@ impl Configuration for Config {
                 conflict(key, message);
             }
         }
-        let url = &self.clickhouse.url;
-        if !url.starts_with("http://") && !url.starts_with("https://") {
-            let url = config::shown(url);
-            let message = format!("is `{url}`: it must start with http:// or https://");
-            conflict("clickhouse.url", message);
+        let clickhouse = &self.clickhouse;
+        if clickhouse.urls.is_empty() && self.store == Engine::ClickHouse {
+            conflict("clickhouse.urls", "is empty: name a server".to_owned());
+        }
+        if clickhouse.cert_file.is_some() != clickhouse.key_file.is_some() {
+            let message = "is only half of the pair: set both `clickhouse.cert_file` and \
+                `clickhouse.key_file`, or none";
+            conflict("clickhouse.cert_file", message.to_owned());
+        }
+        if clickhouse.cold_after_days > 0 && clickhouse.storage_policy.is_none() {
+            let message = format!(
+                "is {}, but `clickhouse.storage_policy` is null: name a policy with a volume `cold`",
+                clickhouse.cold_after_days
+            );
+            conflict("clickhouse.cold_after_days", message);
         }
         found
     }

@@ -288,14 +288,28 @@ pub struct Symbols {
 /// Section `clickhouse`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClickHouse {
-    /// Its HTTP interface.
-    pub url: String,
+    /// HTTP interfaces of servers, in the order in which they are tried.
+    pub urls: Vec<String>,
+    /// Cluster over which the tables are spread.
+    pub cluster: Option<String>,
     /// The database.
     pub database: String,
     /// The user.
     pub user: String,
     /// File with the user's password.
     pub password_file: Option<PathBuf>,
+    /// File with authorities that sign the servers' certificates.
+    pub ca_file: Option<PathBuf>,
+    /// File with the collector's certificate.
+    pub cert_file: Option<PathBuf>,
+    /// File with its key.
+    pub key_file: Option<PathBuf>,
+    /// Replicas that have an insert when it is acknowledged.
+    pub insert_quorum: u32,
+    /// Storage policy of the tables.
+    pub storage_policy: Option<String>,
+    /// Age at which data moves to the volume `cold`, days; 0: never.
+    pub cold_after_days: u32,
 }
 
 /// Section `shutdown`.
@@ -394,10 +408,17 @@ impl Default for Config {
                 debuginfod: Vec::new(),
             },
             clickhouse: ClickHouse {
-                url: "http://127.0.0.1:8123".to_owned(),
+                urls: vec!["http://127.0.0.1:8123".to_owned()],
+                cluster: None,
                 database: "fleetprof".to_owned(),
                 user: "default".to_owned(),
                 password_file: None,
+                ca_file: None,
+                cert_file: None,
+                key_file: None,
+                insert_quorum: 0,
+                storage_policy: None,
+                cold_after_days: 0,
             },
             log: Log::default(),
             shutdown: Shutdown { grace_s: 10 },

@@ -216,7 +216,7 @@ fn unknown_keys_are_refused_with_the_nearest_name() {
     assert!(refused("store: sqlite\n").contains("expected embedded or clickhouse"));
     assert!(refused("data_dir: here\n").contains("expected an absolute path"));
     assert!(refused("service_labels: ['a b']\n").contains("a list of at most 8 names"));
-    assert!(refused("clickhouse: {url: 'localhost:8123'}\n").contains("must start with http://"));
+    assert!(refused("clickhouse: {urls: ['localhost:8123']}\n").contains("http://HOST[:PORT]"));
 }
 
 #[test]

@@ -165,7 +165,7 @@ fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) ->
         for (window, job) in windows.into_iter().zip(&mut rest) {
             let one = std::slice::from_ref(&window);
             let outcome = match call(store, one, &definitions, now, metrics) {
-                Ok(mut taken) if taken.len() == 1 => Ok(taken.remove(0)),
+                Ok(mut taken) if taken.len() == 1 => later(taken.remove(0)),
                 Ok(_) => Err("the store's answer has the wrong length".to_owned()),
                 Err(error) => {
                     let origin = &window.origin;
@@ -193,8 +193,17 @@ fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) ->
         result = Err(StoreError::Engine { operation, message });
         failure = result.as_ref().err().map(ToString::to_string);
     }
+    let mut is_complete = failure.is_some();
     let outcomes = match result {
-        Ok(taken) => taken.into_iter().map(Ok).collect(),
+        Ok(taken) => {
+            let outcomes: Vec<_> = taken.into_iter().map(later).collect();
+            failure = outcomes
+                .iter()
+                .find_map(|outcome| outcome.as_ref().err())
+                .cloned();
+            is_complete = outcomes.iter().all(Result::is_err) && failure.is_some();
+            outcomes
+        }
         Err(error) => {
             let text = error.to_string();
             rest.iter().map(|_| Err(text.clone())).collect()
@@ -202,8 +211,16 @@ fn push(store: &dyn WindowSink, batch: Vec<Job>, now: i64, metrics: &Metrics) ->
     };
     answer(rest, outcomes, metrics);
     Failure {
-        is_complete: failure.is_some(),
+        is_complete,
         text: failure,
+    }
+}
+
+/// What becomes of a window: an error if it is to come again later.
+fn later(outcome: PushOutcome) -> Result<PushOutcome, String> {
+    match outcome {
+        PushOutcome::Unavailable(reason) => Err(format!("the store is unavailable: {reason}")),
+        outcome => Ok(outcome),
     }
 }
 
@@ -235,7 +252,12 @@ fn answer(jobs: Vec<Job>, outcomes: Vec<Result<PushOutcome, String>>, metrics: &
             }
             Ok(PushOutcome::Duplicate) => _ = metrics.windows_repeated.inc(),
             Ok(PushOutcome::Rejected(_)) => _ = metrics.windows_refused.inc(),
-            Ok(PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_)) | Err(_) => {}
+            Ok(
+                PushOutcome::NeedStacks(_)
+                | PushOutcome::NeedCallers(_)
+                | PushOutcome::Unavailable(_),
+            )
+            | Err(_) => {}
         }
         let pending = job.pending;
         // A stream that has ended needs no answer; one that lives has room for it.

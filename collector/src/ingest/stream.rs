@@ -486,7 +486,7 @@ impl<'s> Session<'s> {
                 );
                 Ok(())
             }
-            Err(text) => Err(self
+            Ok(PushOutcome::Unavailable(text)) | Err(text) => Err(self
                 .ingest
                 .cut(|m| &m.cut_unavailable, Status::unavailable(text))),
         }

@@ -29,38 +29,57 @@ pub enum OpenError {
 /// # Errors
 /// When the engine cannot be opened.
 pub fn open(config: &Config, now_unix_ns: i64) -> Result<OpenStore, OpenError> {
-    let keep = config.retention;
-    let age_ns = |days: u32| u64::from(days) * DAY_NS;
     let engine: Arc<dyn Store> = match config.store {
-        Engine::Embedded => {
-            let options = embedded::Options {
-                retention_ns: age_ns(keep.service_hours_days),
-                windows_ns: age_ns(keep.raw_days),
-                minutes_ns: age_ns(keep.minute_days),
-                ten_minutes_ns: age_ns(keep.ten_minutes_days),
-                future_ns: FUTURE.as_nanos() as u64,
-                disk_bytes: config.retention.disk_bytes(),
-                service_labels: config.service_labels.clone(),
-                ..embedded::Options::default()
-            };
-            Arc::new(EmbeddedStore::open(&config.data_dir, options, now_unix_ns)?)
-        }
-        Engine::ClickHouse => {
-            let from = &config.clickhouse;
-            let options = clickhouse::Options {
-                url: from.url.clone(),
-                database: from.database.clone(),
-                user: Some(from.user.clone()).filter(|user| !user.is_empty()),
-                password_file: from.password_file.clone(),
-                raw: Duration::from_nanos(age_ns(keep.raw_days)),
-                label_sets: Duration::from_nanos(age_ns(keep.ten_minutes_days)),
-                minutes: Duration::from_nanos(age_ns(keep.minute_days)),
-                retention: Duration::from_nanos(age_ns(keep.service_hours_days)),
-                future: FUTURE,
-                ..clickhouse::Options::default()
-            };
-            Arc::new(ClickHouseStore::open(options)?)
-        }
+        Engine::Embedded => Arc::new(open_embedded(config, now_unix_ns)?),
+        Engine::ClickHouse => Arc::new(ClickHouseStore::open(clickhouse_options(config))?),
     };
     Ok(OpenStore::of(engine))
+}
+
+/// The embedded store in the data directory of `config`, whatever its store is. Blocks, as
+/// [`open`].
+///
+/// # Errors
+/// When it cannot be opened.
+pub fn open_embedded(
+    config: &Config,
+    now_unix_ns: i64,
+) -> Result<EmbeddedStore, embedded::OpenError> {
+    let keep = config.retention;
+    let age_ns = |days: u32| u64::from(days) * DAY_NS;
+    let options = embedded::Options {
+        retention_ns: age_ns(keep.service_hours_days),
+        windows_ns: age_ns(keep.raw_days),
+        minutes_ns: age_ns(keep.minute_days),
+        ten_minutes_ns: age_ns(keep.ten_minutes_days),
+        future_ns: FUTURE.as_nanos() as u64,
+        disk_bytes: config.retention.disk_bytes(),
+        service_labels: config.service_labels.clone(),
+        ..embedded::Options::default()
+    };
+    EmbeddedStore::open(&config.data_dir, options, now_unix_ns)
+}
+
+/// Options of the ClickHouse store.
+pub fn clickhouse_options(config: &Config) -> clickhouse::Options {
+    let (from, keep) = (&config.clickhouse, config.retention);
+    let age = |days: u32| Duration::from_secs(u64::from(days) * 86_400);
+    clickhouse::Options {
+        urls: from.urls.clone(),
+        cluster: from.cluster.clone(),
+        database: from.database.clone(),
+        user: Some(from.user.clone()).filter(|user| !user.is_empty()),
+        password_file: from.password_file.clone(),
+        ca_file: from.ca_file.clone(),
+        cert: from.cert_file.clone().zip(from.key_file.clone()),
+        insert_quorum: from.insert_quorum,
+        storage_policy: from.storage_policy.clone(),
+        cold_after: (from.cold_after_days > 0).then(|| age(from.cold_after_days)),
+        raw: age(keep.raw_days),
+        label_sets: age(keep.ten_minutes_days),
+        minutes: age(keep.minute_days),
+        retention: age(keep.service_hours_days),
+        future: FUTURE,
+        ..clickhouse::Options::default()
+    }
 }

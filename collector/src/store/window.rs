@@ -417,6 +417,9 @@ pub enum PushOutcome {
     NeedCallers(MissingStacks),
     /// It will never be taken; the reason is for people.
     Rejected(String),
+    /// Not taken now, unlike others of the call: it is to come again later. The reason is for
+    /// people.
+    Unavailable(String),
 }
 
 /// Facts about a host from its agent.

@@ -153,6 +153,9 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
     store_all(&model, &drafts);
     // As after an insert that was repeated.
     server.statement(&name, "INSERT INTO service_1h SELECT * FROM service_1h");
+    // And the user may not make tables, so that they cannot be made again.
+    let no_right = "Code: 497. DB::Exception: fleetprof: Not enough privileges";
+    server.refuse(&name, &["CREATE TABLE rebuilt"], no_right);
     let later = NOW_NS + 6 * 86_400 * SECOND;
     store.maintain(later).unwrap();
     let query = query("unit=web", &["unit"]);
@@ -166,4 +169,40 @@ fn a_day_whose_rollups_are_not_exact_keeps_its_samples() {
     assert_eq!(kept.unwrap().value, 1);
     assert_eq!(samples(&answer.data), samples(&expected.data));
     assert_eq!(answer.quality.windows, expected.quality.windows);
+}
+
+#[test]
+fn rollups_are_made_again_before_samples_go() {
+    let Some(server) = server() else { return };
+    let (name, model) = (fresh_name(), Model::default());
+    let store = ageing(server, &name);
+    let drafts: Vec<Draft> = (0..4).map(window).collect();
+    store_all(&model, &drafts);
+    store_all(&store, &drafts);
+    // As if the collector had ended after the samples, and agents had come again in other company:
+    // now rollups have every row twice, and one has an hour too little.
+    server.statement(&name, "TRUNCATE TABLE windows");
+    for some in drafts.chunks(3) {
+        store_all(&store, some);
+    }
+    server.statement(&name, "TRUNCATE TABLE service_1m");
+    let query = query("unit=web", &["unit"]);
+    let before = store.profile(hour(), &query, &ample()).unwrap();
+    assert!(
+        !before.quality.resolution.by_service,
+        "the rollups are wrong"
+    );
+    store.maintain(NOW_NS + 2 * 86_400 * SECOND).unwrap();
+    let left = server.statement(&name, "SELECT count() FROM samples");
+    assert_eq!(left.trim(), "0");
+    for range in [hour(), range(0, 60), range(0, 40)] {
+        let answer = store.profile(range, &query, &ample()).unwrap();
+        assert!(answer.quality.resolution.by_service);
+        let whole = model.profile(hour(), &query, &ample()).unwrap();
+        assert_eq!(samples(&answer.data), samples(&whole.data));
+    }
+    let beside = format!(
+        "SELECT count() FROM system.tables WHERE database = '{name}' AND name LIKE 'rebuilt%'"
+    );
+    assert_eq!(server.statement(&name, &beside).trim(), "0");
 }

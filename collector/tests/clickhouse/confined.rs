@@ -35,7 +35,7 @@ async fn a_confined_collector_stores_in_its_server() {
     for set in [
         "store=clickhouse".to_owned(),
         format!(
-            "clickhouse.url={}",
+            "clickhouse.urls={}",
             front.url().replace("127.0.0.1", "localhost")
         ),
         format!("clickhouse.database={name}"),

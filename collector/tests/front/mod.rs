@@ -16,15 +16,26 @@ pub struct Front {
     process: Child,
     port: u16,
     directory: PathBuf,
+    more: Vec<String>,
 }
 
 impl Front {
     /// Starts a server on the data in `directory`; at a port it had before, or any.
     pub fn start(directory: &Path, port: u16) -> Result<Front, String> {
-        Front::start_and(directory, port, true)
+        Front::start_and(directory, port, true, &[])
     }
 
-    fn start_and(directory: &Path, port: u16, keep: bool) -> Result<Front, String> {
+    /// The same with a configuration or TLS: `config=FILE`, `tls=CERT_AND_KEY,CA`.
+    pub fn start_with(directory: &Path, port: u16, more: &[String]) -> Result<Front, String> {
+        Front::start_and(directory, port, true, more)
+    }
+
+    fn start_and(
+        directory: &Path,
+        port: u16,
+        keep: bool,
+        more: &[String],
+    ) -> Result<Front, String> {
         let python = python()?;
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/clickhouse_front.py");
         let mut process = Command::new(python)
@@ -32,6 +43,7 @@ impl Front {
             .arg(directory)
             .arg(port.to_string())
             .arg(if keep { "keep" } else { "remove" })
+            .args(more)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
@@ -53,7 +65,13 @@ impl Front {
             process,
             port,
             directory: directory.to_owned(),
+            more: more.to_vec(),
         })
+    }
+
+    /// Its port.
+    pub fn port(&self) -> u16 {
+        self.port
     }
 
     /// Its address.
@@ -78,6 +96,18 @@ impl Front {
     /// Gives a setting a value for all of a database, in place of what the server was told before.
     pub fn set(&self, database: &str, name: &str, value: &str) {
         self.rules(database, &format!("setting\t{name}\t{value}\n"));
+    }
+
+    /// Has the server wait before it does the statements in a database that match, in place of what
+    /// it was told before.
+    pub fn slow(&self, database: &str, regex: &str, seconds: f64) {
+        self.rules(database, &format!("slow\t{regex}\t{seconds}\n"));
+    }
+
+    /// Has the server ignore the statements of peers in a database that match, in place of what it
+    /// was told before.
+    pub fn skip(&self, database: &str, regex: &str) {
+        self.rules(database, &format!("skip\t{regex}\t\n"));
     }
 
     /// Has the server do as it would.
@@ -118,7 +148,71 @@ impl Front {
         Killed {
             port: self.port,
             directory: self.directory.clone(),
+            more: std::mem::take(&mut self.more),
         }
+    }
+}
+
+/// Servers of their own engines, each a shard of the cluster `fleet`. What stands for a Keeper is
+/// said in `clickhouse_front.py`.
+pub struct Cluster {
+    /// By number of the shard, from 1.
+    pub shards: Vec<Front>,
+    _configs: TempDir,
+}
+
+impl Cluster {
+    /// Starts so many, in a directory of their own that goes with the processes.
+    pub fn start(count: usize) -> Result<Cluster, String> {
+        let configs = TempDir::new().unwrap();
+        let members: String = (1..=count)
+            .map(|number| {
+                format!(
+                    "<shard><internal_replication>true</internal_replication><replica>\
+                     <host>127.0.0.{number}</host><port>9</port></replica></shard>"
+                )
+            })
+            .collect();
+        let mut shards = Vec::new();
+        for number in 1..=count {
+            let config = configs.path().join(format!("{number}.xml"));
+            let text = format!(
+                "<clickhouse><remote_servers><fleet>{members}</fleet></remote_servers><macros>\
+                 <shard>{number}</shard><replica>a</replica></macros></clickhouse>"
+            );
+            std::fs::write(&config, text).unwrap();
+            let more = [format!("config={}", config.display())];
+            let directory = directory().keep();
+            shards.push(Front::start_and(&directory, 0, false, &more)?);
+        }
+        let cluster = Cluster {
+            shards,
+            _configs: configs,
+        };
+        cluster.introduce();
+        Ok(cluster)
+    }
+
+    /// Tells each shard where the others are.
+    pub fn introduce(&self) {
+        for shard in &self.shards {
+            let others = self.shards.iter().filter(|other| other.port != shard.port);
+            let urls: Vec<String> = others.map(Front::url).collect();
+            shard.post("/front/peers", &urls.join("\n"));
+        }
+    }
+
+    /// Addresses of all.
+    pub fn urls(&self) -> Vec<String> {
+        self.shards.iter().map(Front::url).collect()
+    }
+
+    /// Kills a shard and starts it again, with `meanwhile` in between.
+    pub fn restart(&mut self, at: usize, meanwhile: impl FnOnce()) {
+        let killed = self.shards.remove(at).kill();
+        meanwhile();
+        self.shards.insert(at, killed.start_again());
+        self.introduce();
     }
 }
 
@@ -168,13 +262,21 @@ impl Drop for Front {
 pub struct Killed {
     port: u16,
     directory: PathBuf,
+    more: Vec<String>,
 }
 
 impl Killed {
     /// Starts it again on its data and at its port.
     pub fn start_again(self) -> Front {
-        Front::start(&self.directory, self.port).unwrap()
+        Front::start_with(&self.directory, self.port, &self.more).unwrap()
     }
+}
+
+/// Two shards for all tests that do not kill them.
+pub fn shared_cluster() -> Result<&'static Cluster, String> {
+    static CLUSTER: OnceLock<Result<Cluster, String>> = OnceLock::new();
+    let cluster = CLUSTER.get_or_init(|| Cluster::start(2));
+    cluster.as_ref().map_err(Clone::clone)
 }
 
 /// The server of all tests that do not kill it.
@@ -183,7 +285,7 @@ pub fn shared() -> Result<&'static Front, String> {
     // Nothing static is ever dropped: the server removes its data when this process ends.
     let front = FRONT.get_or_init(|| {
         python()?;
-        Front::start_and(&directory().keep(), 0, false)
+        Front::start_and(&directory().keep(), 0, false, &[])
     });
     front.as_ref().map_err(Clone::clone)
 }

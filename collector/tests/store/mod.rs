@@ -24,6 +24,11 @@ pub const SECOND: i64 = 1_000_000_000;
 pub trait Engine: Sync {
     /// A place where nothing is stored yet; `Err`: the engine is not here, and how to get it.
     fn place(&self) -> Result<Box<dyn Place>, String>;
+
+    /// Whether a stack that one host defined is known for all others.
+    fn knows_stacks_of_all_hosts(&self) -> bool {
+        true
+    }
 }
 
 /// Where one store keeps its data.

@@ -4,7 +4,10 @@
 //! The newest row of a host counts. Rows are small, written for all hosts of a collector in one
 //! insert, and gone after a day.
 
-use super::client::{Client, Fault, Statement};
+use super::client::Client;
+use super::fault::Fault;
+use super::shard::Shard;
+use super::statement::Statement;
 use crate::store::{ConnectedHost, Limits};
 
 #[derive(clickhouse::Row, serde::Serialize)]
@@ -26,7 +29,7 @@ struct Found {
 }
 
 /// Announces connected hosts.
-pub(super) async fn put(client: &Client, hosts: &[ConnectedHost]) -> Result<(), Fault> {
+pub(super) async fn put(shard: &Shard, hosts: &[&ConnectedHost]) -> Result<(), Fault> {
     let rows = hosts.iter().map(|host| NewRow {
         collector: host.collector.clone(),
         host_id: host.host_id.clone(),
@@ -38,7 +41,7 @@ pub(super) async fn put(client: &Client, hosts: &[ConnectedHost]) -> Result<(), 
             .collect(),
         seen_ns: host.seen_unix_ns,
     });
-    client.insert("attendance", &rows.collect::<Vec<_>>()).await
+    shard.insert("attendance", &rows.collect::<Vec<_>>()).await
 }
 
 /// Hosts that were connected since then, each once, with their latest collector.
@@ -70,5 +73,7 @@ pub(super) async fn find(
         Ok(())
     };
     client.each(&statement, limits, take).await?;
+    all.sort_unstable_by(|left, right| left.host_id.cmp(&right.host_id));
+    all.truncate(limits.lines);
     Ok(all)
 }

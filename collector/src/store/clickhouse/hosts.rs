@@ -1,13 +1,14 @@
 //! The activity of hosts in and around a range, and what is known of them.
 
-use super::client::{Client, Fault, Statement};
+use super::client::Client;
+use super::fault::Fault;
 use super::keys::{NS_PER_S, Span};
 use super::rows::{HealthRow, HostRow};
 use super::select::{Condition, Labels, sum, within};
+use super::shard::Shard;
+use super::statement::Statement;
 use crate::store::query::{ABSENT_NS_MIN, FleetActivity, HostActivity};
-use crate::store::{
-    Gap, HostFacts, HostKey, HostRange, HostRecord, Limits, TimeRange, WINDOW_NS_MAX,
-};
+use crate::store::{Gap, HostFacts, HostKey, HostRecord, Limits, TimeRange, WINDOW_NS_MAX};
 use clickhouse::Row;
 use profile::{Quality, Selector, Value};
 use serde::Deserialize;
@@ -87,15 +88,12 @@ pub(super) async fn kinds(
     let mut kinds = Kinds::default();
     client
         .each::<Found>(&ask, limits, |row| {
-            kinds = Kinds {
-                range: (row.windows > 0).then_some(TimeRange {
-                    start_unix_ns: row.first_ns,
-                    end_unix_ns: row.end_ns,
-                }),
-                events: row.events,
-                periods: row.periods,
-                units: row.units,
-            };
+            if row.windows > 0 {
+                kinds.range = Some(spanning(kinds.range, row.first_ns, row.end_ns));
+            }
+            add_new(&mut kinds.events, row.events);
+            add_new(&mut kinds.periods, row.periods);
+            add_new(&mut kinds.units, row.units);
             Ok(())
         })
         .await?;
@@ -209,16 +207,15 @@ async fn read_inside(
                 count: row.n.saturating_sub(lost.count),
                 weight: row.w.saturating_sub(lost.weight),
             };
-            around.entry(key).or_default().activity.inside = HostRange {
-                windows: row.windows,
-                windows_unmeasured: row.unmeasured,
-                taken,
-                lost,
-                sampling: sampling(row.missed),
-                expected_ns: row.expected_ns,
-                estimated_ns: row.estimated_ns,
-                gap_ns: 0,
-            };
+            // A host that was assigned to another shard has windows on both.
+            let inside = &mut around.entry(key).or_default().activity.inside;
+            inside.windows += row.windows;
+            inside.windows_unmeasured += row.unmeasured;
+            inside.taken += taken;
+            inside.lost += lost;
+            inside.sampling += sampling(row.missed);
+            inside.expected_ns = inside.expected_ns.saturating_add(row.expected_ns);
+            inside.estimated_ns = inside.estimated_ns.saturating_add(row.estimated_ns);
             Ok(())
         })
         .await
@@ -255,8 +252,8 @@ async fn read_days(
             };
             within((around.len() + 1) * HOST_BYTES, limits)?;
             let activity = &mut around.entry(key).or_default().activity;
-            activity.before = row.first_ns < range.start_unix_ns;
-            activity.after = row.last_ns >= range.end_unix_ns;
+            activity.before |= row.first_ns < range.start_unix_ns;
+            activity.after |= row.last_ns >= range.end_unix_ns;
             Ok(())
         })
         .await
@@ -390,11 +387,34 @@ pub(super) async fn kept(client: &Client) -> Result<Option<TimeRange>, Fault> {
          SELECT count() AS rows, min(told.first_ns) AS first_ns, \
          max(greatest(told.last_ns, told.end_ns)) AS last_ns \
          FROM host_days AS told WHERE day = first OR day >= last - 1";
-    let kept: Kept = client.one(sql).await?;
-    Ok((kept.rows > 0).then_some(TimeRange {
-        start_unix_ns: kept.first_ns,
-        end_unix_ns: kept.last_ns,
-    }))
+    let mut kept = None;
+    for of_shard in client.one_of_each::<Kept>(sql).await? {
+        if of_shard.rows > 0 {
+            kept = Some(spanning(kept, of_shard.first_ns, of_shard.last_ns));
+        }
+    }
+    Ok(kept)
+}
+
+/// A range that reaches from the start of both to the end of both.
+fn spanning(range: Option<TimeRange>, start_unix_ns: i64, end_unix_ns: i64) -> TimeRange {
+    let range = range.unwrap_or(TimeRange {
+        start_unix_ns,
+        end_unix_ns,
+    });
+    TimeRange {
+        start_unix_ns: range.start_unix_ns.min(start_unix_ns),
+        end_unix_ns: range.end_unix_ns.max(end_unix_ns),
+    }
+}
+
+/// Adds what is not there yet.
+fn add_new<T: PartialEq>(all: &mut Vec<T>, more: Vec<T>) {
+    for one in more {
+        if !all.contains(&one) {
+            all.push(one);
+        }
+    }
 }
 
 /// Every host that is remembered.
@@ -407,7 +427,7 @@ pub(super) async fn host_records(
     let ask = Statement::of(
         "SELECT host_id, boot, hostname, kernel, arch, cpus_online, memory_bytes, agent_version, labels, \
          spool_windows, spool_bytes, spool_bytes_max, spool_oldest_ns, dropped_windows, first_seen_ns, \
-         last_seen_ns, clock_ahead_ns FROM hosts FINAL ORDER BY host_id, boot",
+         last_seen_ns, clock_ahead_ns FROM hosts FINAL",
     );
     client
         .each::<HostRow>(&ask, limits, |row| {
@@ -416,8 +436,14 @@ pub(super) async fn host_records(
             Ok(())
         })
         .await?;
+    hosts.sort_unstable_by(|left, right| sorted_by(left).cmp(&sorted_by(right)));
     add_health(client, &mut hosts, limits).await?;
     Ok(hosts)
+}
+
+/// What hosts are sorted by.
+fn sorted_by(host: &HostRecord) -> (&str, [u8; 16]) {
+    (&host.key.host_id, host.key.boot_id)
 }
 
 /// Adds what agents say of their own work. Health is written before its host and read after it;
@@ -429,17 +455,12 @@ async fn add_health(
     limits: &Limits,
 ) -> Result<(), Fault> {
     let mut bytes = size_of_val(hosts);
-    // In the order of bytes, as hosts are sorted.
     let ask = Statement::of(
-        "SELECT host_id, boot, health, seen_ns FROM host_health FINAL \
-         WHERE notEmpty(health) ORDER BY host_id, boot",
+        "SELECT host_id, boot, health, seen_ns FROM host_health FINAL WHERE notEmpty(health)",
     );
     client
         .each::<HealthRow>(&ask, limits, |row| {
-            let of_row = |record: &HostRecord| {
-                let key = &record.key;
-                (&*key.host_id, key.boot_id).cmp(&(&*row.host_id, row.boot))
-            };
+            let of_row = |record: &HostRecord| sorted_by(record).cmp(&(&*row.host_id, row.boot));
             let at = hosts.binary_search_by(of_row);
             if let Some(record) = at.ok().and_then(|at| hosts.get_mut(at))
                 && row.seen_ns >= record.last_seen_unix_ns
@@ -453,8 +474,8 @@ async fn add_health(
         .await
 }
 
-/// Remembers a host.
-pub(super) async fn put_hosts(client: &Client, hosts: &[HostRecord]) -> Result<(), Fault> {
+/// Remembers hosts of one shard.
+pub(super) async fn put_hosts(shard: &Shard, hosts: &[&HostRecord]) -> Result<(), Fault> {
     let health = hosts.iter().map(|host| HealthRow {
         host_id: host.key.host_id.clone(),
         boot: host.key.boot_id,
@@ -462,9 +483,9 @@ pub(super) async fn put_hosts(client: &Client, hosts: &[HostRecord]) -> Result<(
         seen_ns: host.last_seen_unix_ns,
     });
     let health: Vec<HealthRow> = health.collect();
-    client.insert("host_health", &health).await?;
-    let hosts: Vec<HostRow> = hosts.iter().map(row).collect();
-    client.insert("hosts", &hosts).await
+    shard.insert("host_health", &health).await?;
+    let hosts: Vec<HostRow> = hosts.iter().map(|host| row(host)).collect();
+    shard.insert("hosts", &hosts).await
 }
 
 fn record(row: HostRow) -> HostRecord {

@@ -7,8 +7,9 @@ use std::collections::{BTreeMap, HashSet};
 const KNOWN_MAX: usize = 2_000_000;
 
 /// Ids of stacks, frames and label sets by day.
-#[derive(Default)]
 pub(super) struct Known {
+    /// Most ids.
+    max: usize,
     days: BTreeMap<u16, HashSet<u64>>,
     len: usize,
     /// Ids that were forgotten because there were too many.
@@ -16,6 +17,16 @@ pub(super) struct Known {
 }
 
 impl Known {
+    /// Remembers nothing yet, of one of so many shards: they share the room.
+    pub fn of_shards(count: usize) -> Known {
+        Known {
+            max: KNOWN_MAX / count.max(1),
+            days: BTreeMap::new(),
+            len: 0,
+            forgotten: 0,
+        }
+    }
+
     /// True when the day's dictionary has it.
     pub fn has(&self, day: u16, id: u64) -> bool {
         self.days.get(&day).is_some_and(|ids| ids.contains(&id))
@@ -24,7 +35,7 @@ impl Known {
     /// Remembers what was inserted or seen.
     pub fn add(&mut self, day: u16, ids: impl IntoIterator<Item = u64>) {
         for id in ids {
-            if self.len >= KNOWN_MAX {
+            if self.len >= self.max {
                 self.forget_oldest();
             }
             self.len += usize::from(self.days.entry(day).or_default().insert(id));
@@ -58,7 +69,7 @@ mod tests {
 
     #[test]
     fn the_oldest_day_is_forgotten_first() {
-        let mut known = Known::default();
+        let mut known = Known::of_shards(1);
         known.add(1, [7]);
         known.add(2, 0..KNOWN_MAX as u64 - 1);
         assert!(known.has(1, 7));

@@ -5,20 +5,36 @@
 //! calls block the caller's thread on a small runtime of the store's own; none may be made from
 //! asynchronous code.
 
+mod check;
 mod client;
 mod connected_hosts;
+mod fault;
+mod grants;
 mod hosts;
 mod keys;
 mod known;
+mod layout;
+mod options;
 mod push;
+mod rebuild;
 mod retire;
 mod rollup;
 mod rows;
 mod samples;
 mod schema;
 mod select;
+mod shard;
+mod state;
+mod statement;
+mod storage;
 mod sums;
+mod tls;
 mod window;
+
+pub use check::{Finding, Severity, check};
+pub use grants::{Role, grants};
+pub use layout::Layout;
+pub use options::{OpenError, Options};
 
 use super::names::{FrameNaming, NamedBy, Names};
 use super::query::{
@@ -26,121 +42,30 @@ use super::query::{
     WindowSource,
 };
 use super::{
-    BatchPolicy, ConnectedHost, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome, Scope,
-    StoreError, StoreStatus, TimeRange, WindowSink,
+    BatchPolicy, ConnectedHost, HostKey, HostRecord, Limits, NewWindow, NoticeBoard, PushOutcome,
+    Scope, StoreError, StoreStatus, TimeRange, WindowSink,
 };
 use crate::sync::lock;
-use client::{Client, Fault};
+use client::Client;
+use fault::Fault;
+use futures_util::future::join_all;
 use keys::{Keys, STEP_NS, Span};
-use known::Known;
-use metrics::{Counter, Family, gather};
+use metrics::{Family, gather};
 use profile::{Dictionary, GroupBy, Query};
-use std::collections::BTreeMap;
+use shard::Server;
+use state::ShardState;
 use std::future::Future;
-use std::path::PathBuf;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 /// Version of the schema that this collector makes and understands (`schema.rs`).
-const SCHEMA_VERSION: u32 = 8;
+pub const SCHEMA_VERSION: u32 = 9;
 
 /// Labels of the rollup by service: those of its questions that name no other are answered from it.
 /// Part of the schema: rows of rollups have these and no others.
 const SERVICE_LABELS: [&str; 2] = ["service", "unit"];
-/// First and longest time for which nothing is pushed after the server was away.
-const BACK_OFF_MIN: Duration = Duration::from_millis(100);
-const BACK_OFF_MAX: Duration = Duration::from_secs(10);
-/// Most bytes of a password file that are read.
-const PASSWORD_LEN_MAX: u64 = 4096;
-
-/// How to reach the database and how long to keep what is in it.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// `http://host:8123` or `https://host:8443`; certificates are checked against the system's.
-    pub url: String,
-    /// Name of the database: letters, digits and `_`. It is created when it is not there.
-    pub database: String,
-    /// User; `None`: the server's default.
-    pub user: Option<String>,
-    /// File with the user's password; white space at its end is not part of it.
-    pub password_file: Option<PathBuf>,
-    /// How long sums over services are kept in hours, with windows and hosts.
-    pub retention: Duration,
-    /// How long samples are kept as they came; windows older than it are refused.
-    pub raw: Duration,
-    /// How long sums over services are kept in minutes.
-    pub minutes: Duration,
-    /// How long lines over time and totals are kept, by label set and without stacks.
-    pub label_sets: Duration,
-    /// How far in the future windows may start.
-    pub future: Duration,
-    /// Longest wait for one insert or look-up, after which the server is away.
-    pub write_timeout: Duration,
-}
-
-impl Default for Options {
-    /// The server on this machine, 30 days of samples and a year of services, 10 minutes, 30
-    /// seconds.
-    fn default() -> Self {
-        Options {
-            url: "http://127.0.0.1:8123".to_owned(),
-            database: "fleetprof".to_owned(),
-            user: None,
-            password_file: None,
-            retention: Duration::from_secs(365 * 86_400),
-            raw: Duration::from_secs(30 * 86_400),
-            minutes: Duration::from_secs(30 * 86_400),
-            label_sets: Duration::from_secs(90 * 86_400),
-            future: Duration::from_secs(600),
-            write_timeout: Duration::from_secs(30),
-        }
-    }
-}
-
-/// Why the store could not be opened.
-#[derive(Debug, thiserror::Error)]
-pub enum OpenError {
-    /// An option makes no sense.
-    #[error("failed to use option `{option}`: {reason}")]
-    Option {
-        /// Its name.
-        option: &'static str,
-        /// What is wrong with it.
-        reason: String,
-    },
-    /// The password could not be read.
-    #[error("failed to read password file `{}`: {source}", path.display())]
-    Password {
-        /// The file.
-        path: PathBuf,
-        /// Why.
-        source: std::io::Error,
-    },
-    /// The store's own threads could not be started.
-    #[error("failed to start the threads of the ClickHouse client: {0}")]
-    Threads(std::io::Error),
-    /// The server is not there, or does not let us in.
-    #[error(
-        "failed to reach ClickHouse at `{url}`: {reason}\n\
-         try: clickhouse-client --query 'SELECT 1' with the same user, or curl {url}/ping"
-    )]
-    Away {
-        /// Its address.
-        url: String,
-        /// What happened.
-        reason: String,
-    },
-    /// The tables could not be made or are not ours.
-    #[error("failed to prepare database `{database}`: {reason}")]
-    Schema {
-        /// Its name.
-        database: String,
-        /// What happened.
-        reason: String,
-    },
-}
 
 metrics::counted! {
     /// Counters since the store was opened.
@@ -163,18 +88,18 @@ metrics::counted! {
     Gauge clickhouse_days_of_samples_kept_longer = days_kept_longer;
 }
 
-metrics::rows! { KNOWN: known::Known;
-    /// Ids of frames and stacks that ClickHouse is known to have.
-    Gauge clickhouse_known_ids = |k| k.len() as u64;
-    /// Known ids that were dropped to make room.
-    Counter clickhouse_known_ids_forgotten_total = |k| k.forgotten;
+/// Sums over shards.
+#[derive(Default)]
+struct KnownIds {
+    ids: u64,
+    forgotten: u64,
 }
 
-/// The server does not take anything now.
-struct Outage {
-    until: Instant,
-    wait: Duration,
-    reason: String,
+metrics::rows! { KNOWN: KnownIds;
+    /// Ids of frames and stacks that ClickHouse is known to have.
+    Gauge clickhouse_known_ids = |k| k.ids;
+    /// Known ids that were dropped to make room.
+    Counter clickhouse_known_ids_forgotten_total = |k| k.forgotten;
 }
 
 /// A store in a ClickHouse database.
@@ -182,68 +107,13 @@ pub struct ClickHouseStore {
     /// `None` once dropped.
     runtime: Option<Runtime>,
     client: Client,
+    shards: Vec<ShardState>,
     keys: Keys,
     options: Options,
     version: String,
-    known: Mutex<Known>,
     counters: Counters,
-    outage: Mutex<Option<Outage>>,
-    /// Rows that the server perhaps took some of.
-    unfinished: Mutex<Option<push::Batch>>,
-    /// Days over the age of samples with rollups that were checked.
-    looked: Mutex<BTreeMap<u16, retire::Looked>>,
-    /// Days of tables that could not be dropped.
-    undropped: Mutex<BTreeMap<(&'static str, u16), retire::Undropped>>,
     closed: AtomicBool,
     names: NamedBy,
-}
-
-fn check(options: &Options) -> Result<(), OpenError> {
-    let wrong = |option, reason: &str| {
-        Err(OpenError::Option {
-            option,
-            reason: reason.to_owned(),
-        })
-    };
-    let name = &options.database;
-    let plain = |c: char| c.is_ascii_alphanumeric() || c == '_';
-    if name.is_empty() || name.len() > 64 || !name.chars().all(plain) {
-        return wrong(
-            "clickhouse.database",
-            "it must be 1 to 64 letters, digits and `_`",
-        );
-    }
-    if name.starts_with(|c: char| c.is_ascii_digit()) {
-        return wrong("clickhouse.database", "it must not start with a digit");
-    }
-    if !options.url.starts_with("http://") && !options.url.starts_with("https://") {
-        return wrong(
-            "clickhouse.url",
-            "it must start with `http://` or `https://`",
-        );
-    }
-    if options.url.contains(['?', '#', '@']) {
-        return wrong(
-            "clickhouse.url",
-            "it must have only scheme, host, port and path",
-        );
-    }
-    Ok(())
-}
-
-fn password(options: &Options) -> Result<Option<String>, OpenError> {
-    use std::io::Read;
-    let Some(path) = &options.password_file else {
-        return Ok(None);
-    };
-    let mut text = String::new();
-    std::fs::File::open(path)
-        .and_then(|file| file.take(PASSWORD_LEN_MAX).read_to_string(&mut text))
-        .map_err(|source| OpenError::Password {
-            path: path.clone(),
-            source,
-        })?;
-    Ok(Some(text.trim_end().to_owned()))
 }
 
 /// 64 random hex digits, of which the first collector's become the database's key.
@@ -267,63 +137,40 @@ impl ClickHouseStore {
         struct Version {
             version: String,
         }
-        check(&options)?;
-        let password = password(&options)?;
-        let runtime = Builder::new_multi_thread()
-            .worker_threads(1)
-            .thread_name("fp-clickhouse")
-            .enable_all()
-            .build()
-            .map_err(OpenError::Threads)?;
+        let runtime = runtime()?;
         let fresh_key = fresh_key();
-        let name = format!("fleetprof-{}", &fresh_key[..16]);
-        let client = Client::new(&options, password.as_deref(), name);
         let opened = runtime.block_on(async {
-            let keys = schema::migrate(&client, &fresh_key).await?;
-            let version: Version = client.one("SELECT version() AS version").await?;
-            Ok((keys, version.version))
+            let client = connect(&options, &fresh_key).await?;
+            let opened = async {
+                let keys = schema::migrate(&client, &options, &fresh_key).await?;
+                storage::apply(&client, &options).await?;
+                let mut versions = client
+                    .one_of_each::<Version>("SELECT version() AS version")
+                    .await?;
+                let version = versions.pop().map(|of| of.version);
+                Ok((keys, version.unwrap_or_default()))
+            };
+            let (keys, version) = opened.await.map_err(|fault| failed(&options, fault))?;
+            Ok((client, keys, version))
         });
-        let (keys, version) = opened.map_err(|fault| match fault {
-            Fault::Away(reason) => OpenError::Away {
-                url: options.url.clone(),
-                reason,
-            },
-            fault => OpenError::Schema {
-                database: options.database.clone(),
-                reason: fault.to_string(),
-            },
-        })?;
+        let (client, keys, version) = opened?;
         Ok(ClickHouseStore {
             runtime: Some(runtime),
+            shards: ShardState::all(&client),
             client,
             keys,
             options,
             version,
-            known: Mutex::default(),
             counters: Counters::default(),
-            outage: Mutex::default(),
-            unfinished: Mutex::default(),
-            looked: Mutex::default(),
-            undropped: Mutex::default(),
             closed: AtomicBool::new(false),
             names: NamedBy::default(),
         })
     }
 
-    /// Waits for `work`, and counts in `unavailable` when the server is away.
-    fn run<T>(
-        &self,
-        unavailable: &Counter,
-        work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, Fault> {
-        let Some(runtime) = &self.runtime else {
-            return Err(Fault::Away("the store is closed".to_owned()));
-        };
-        let done = runtime.block_on(work);
-        if let Err(Fault::Away(_)) = &done {
-            unavailable.inc();
-        }
-        done
+    /// Waits for `work`.
+    fn wait<T>(&self, work: impl Future<Output = T>) -> Result<T, StoreError> {
+        let closed = || StoreError::Unavailable("the store is closed".to_owned());
+        Ok(self.runtime.as_ref().ok_or_else(closed)?.block_on(work))
     }
 
     /// A query: what a busy server answers to it says nothing of whether it takes windows.
@@ -332,51 +179,129 @@ impl ClickHouseStore {
         operation: &'static str,
         work: impl Future<Output = Result<T, Fault>>,
     ) -> Result<T, StoreError> {
-        let done = self.run(&self.counters.reads_unavailable, work);
+        let done = self.wait(work)?;
+        if let Err(Fault::Away(_)) = &done {
+            self.counters.reads_unavailable.inc();
+        }
         done.map_err(|fault| fault.of(operation))
     }
 
-    /// Writes anything but windows. Whether the server takes it says nothing of windows either: it
-    /// may be that the table of one has room and that of the other has not.
-    fn write<T>(
+    /// Writes anything but windows, on each shard that takes windows. Whether a server takes it
+    /// says nothing of windows: it may be that the table of one has room and that of the other has
+    /// not. One shard that is away does not keep the others from it.
+    fn write(
         &self,
         operation: &'static str,
-        work: impl Future<Output = Result<T, Fault>>,
-    ) -> Result<T, StoreError> {
-        self.may_write()?;
-        let done = self.run(&self.counters.writes_unavailable, work);
-        done.map_err(|fault| fault.of(operation))
-    }
-
-    /// The server took windows.
-    fn is_back(&self) {
-        *lock(&self.outage) = None;
-    }
-
-    /// The server did not take windows.
-    fn went_away(&self, reason: &str) {
-        let mut outage = lock(&self.outage);
-        let wait = outage.as_ref().map_or(BACK_OFF_MIN, |last| last.wait * 2);
-        let wait = wait.min(BACK_OFF_MAX);
-        *outage = Some(Outage {
-            until: Instant::now() + wait,
-            wait,
-            reason: reason.to_owned(),
+        work: impl AsyncFn(usize, &ShardState) -> Result<(), Fault>,
+    ) -> Result<(), StoreError> {
+        self.is_open()?;
+        let (work, counters) = (&work, &self.counters);
+        let all = self.shards.iter().enumerate().map(async |(at, shard)| {
+            shard.may_write()?;
+            let done = work(at, shard).await;
+            if let Err(Fault::Away(_)) = &done {
+                counters.writes_unavailable.inc();
+            }
+            done.map_err(|fault| fault.of(operation))
         });
+        self.wait(join_all(all))?.into_iter().collect()
     }
 
-    /// Writes do not hammer a server that is away: they fail at once until it is time to try again.
-    fn may_write(&self) -> Result<(), StoreError> {
+    fn is_open(&self) -> Result<(), StoreError> {
         if self.closed.load(Ordering::Relaxed) {
             return Err(StoreError::Unavailable("the store is closed".to_owned()));
         }
-        match &*lock(&self.outage) {
-            Some(outage) if Instant::now() < outage.until => {
-                let reason = format!("ClickHouse: {}", outage.reason);
-                Err(StoreError::Unavailable(reason))
+        Ok(())
+    }
+
+    /// Stores the windows of one shard.
+    async fn push_to(
+        &self,
+        state: &ShardState,
+        windows: &[&NewWindow],
+        definitions: &push::Definitions<'_>,
+        now_unix_ns: i64,
+    ) -> Result<Vec<PushOutcome>, StoreError> {
+        state.may_write()?;
+        let push = push::Push {
+            shard: &state.shard,
+            keys: &self.keys,
+            options: &self.options,
+            known: &state.known,
+            counters: &self.counters,
+            unfinished: &state.unfinished,
+        };
+        let done = push.take(windows, definitions, now_unix_ns).await;
+        match &done {
+            Err(Fault::Away(reason)) => {
+                self.counters.writes_unavailable.inc();
+                state.went_away(reason);
             }
-            _ => Ok(()),
+            // Whatever it answered: it is there.
+            Ok(_) | Err(_) => state.is_back(),
         }
+        done.map_err(|fault| fault.of("store windows"))
+    }
+
+    /// The shard that has the windows of a host.
+    fn shard_of(&self, host: &HostKey) -> usize {
+        client::shard_of(self.keys.host(host), self.shards.len())
+    }
+
+    /// Those of `all` that belong to one shard.
+    fn of_shard<'a, T>(&self, all: &'a [T], at: usize, host: impl Fn(&T) -> HostKey) -> Vec<&'a T> {
+        let all = all.iter();
+        all.filter(|one| self.shard_of(&host(one)) == at).collect()
+    }
+}
+
+fn runtime() -> Result<Runtime, OpenError> {
+    Builder::new_multi_thread()
+        .worker_threads(1)
+        .thread_name("fp-clickhouse")
+        .enable_all()
+        .build()
+        .map_err(OpenError::Threads)
+}
+
+/// The servers of `options`, checked and found. `fresh_key` is random.
+async fn connect(options: &Options, fresh_key: &str) -> Result<Client, OpenError> {
+    let query_name = format!("fleetprof-{}", &fresh_key[..16]);
+    let client = Client::connect(servers_of(options)?, options, &query_name).await;
+    client.map_err(|fault| failed(options, fault))
+}
+
+/// The servers of `options`, which are checked; nothing is asked yet.
+fn servers_of(options: &Options) -> Result<Vec<Arc<Server>>, OpenError> {
+    options.check()?;
+    let password = options.password()?;
+    let http = tls::client(options)?;
+    let server = |url| Arc::new(Server::new(&http, url, options, password.as_deref()));
+    Ok(options.urls.iter().map(|url| server(url)).collect())
+}
+
+/// Statements that make the tables, or bring them from the version `from` up to date, for somebody
+/// who may change tables. The key of a database that is made is random.
+pub fn schema_statements(options: &Options, from: u32) -> Vec<String> {
+    schema_between(options, from, SCHEMA_VERSION)
+}
+
+/// The same up to a version.
+pub fn schema_between(options: &Options, from: u32, to: u32) -> Vec<String> {
+    let versions = (from, to.min(SCHEMA_VERSION));
+    schema::statements(options.layout(), &options.database, &fresh_key(), versions)
+}
+
+fn failed(options: &Options, fault: Fault) -> OpenError {
+    match fault {
+        Fault::Away(reason) => OpenError::Away {
+            url: options.urls.join(" and "),
+            reason,
+        },
+        fault => OpenError::Schema {
+            database: options.database.clone(),
+            reason: fault.to_string(),
+        },
     }
 }
 
@@ -393,23 +318,39 @@ impl WindowSink for ClickHouseStore {
         definitions: &Dictionary,
         now_unix_ns: i64,
     ) -> Result<Vec<PushOutcome>, StoreError> {
-        self.may_write()?;
-        let push = push::Push {
-            client: &self.client,
-            keys: &self.keys,
-            options: &self.options,
-            known: &self.known,
-            counters: &self.counters,
-            unfinished: &self.unfinished,
-        };
-        let work = push.take(windows, definitions, now_unix_ns);
-        let done = self.run(&self.counters.writes_unavailable, work);
-        match &done {
-            Err(Fault::Away(reason)) => self.went_away(reason),
-            // Whatever it answered: it is there.
-            Ok(_) | Err(_) => self.is_back(),
+        self.is_open()?;
+        let mut by_shard = vec![Vec::new(); self.shards.len()];
+        for (at, window) in windows.iter().enumerate() {
+            by_shard[self.shard_of(&window.origin.host)].push(at);
         }
-        done.map_err(|fault| fault.of("store windows"))
+        let definitions = &push::Definitions::of(definitions);
+        let parts = self.shards.iter().zip(by_shard);
+        let parts = parts.filter(|(_, at)| !at.is_empty());
+        let parts = parts.map(async |(shard, at)| {
+            let some: Vec<&NewWindow> = at.iter().map(|&at| &windows[at]).collect();
+            let taken = self.push_to(shard, &some, definitions, now_unix_ns).await;
+            (at, taken)
+        });
+        let parts = self.wait(join_all(parts))?;
+        let is_taken = parts.iter().any(|(_, taken)| taken.is_ok());
+        let mut outcomes = vec![None; windows.len()];
+        for (of, taken) in parts {
+            match taken {
+                Ok(taken) => {
+                    for (at, outcome) in of.into_iter().zip(taken) {
+                        outcomes[at] = Some(outcome);
+                    }
+                }
+                // A shard that is away keeps out the windows of its own hosts alone.
+                Err(StoreError::Unavailable(reason)) if is_taken => {
+                    for at in of {
+                        outcomes[at] = Some(PushOutcome::Unavailable(reason.clone()));
+                    }
+                }
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(outcomes.into_iter().flatten().collect())
     }
 
     /// The engine writes parts, which it merges: it asks for about one insert a second, of many
@@ -422,11 +363,21 @@ impl WindowSink for ClickHouseStore {
     }
 
     fn put_hosts(&self, hosts: &[HostRecord]) -> Result<(), StoreError> {
-        self.write("remember hosts", hosts::put_hosts(&self.client, hosts))
+        self.write("remember hosts", async |at, shard: &ShardState| {
+            let some = self.of_shard(hosts, at, |host| host.key.clone());
+            hosts::put_hosts(&shard.shard, &some).await
+        })
     }
 
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError> {
-        self.write("drop what is over age", self.retire(now_unix_ns))
+        let done = self.write("drop what is over age", async |_, shard: &ShardState| {
+            let work = shard.retire((&self.keys, &self.options, &self.counters), now_unix_ns);
+            work.await
+        });
+        let shards = self.shards.iter();
+        let days = shards.map(|shard| shard.days_kept_longer.load(Ordering::Relaxed));
+        self.counters.days_kept_longer.set(days.sum());
+        done
     }
 
     fn close(&self) -> Result<(), StoreError> {
@@ -554,9 +505,17 @@ impl WindowSource for ClickHouseStore {
 
 impl NoticeBoard for ClickHouseStore {
     fn announce_hosts(&self, hosts: &[ConnectedHost]) -> Result<(), StoreError> {
+        // Which boot they are in is not known here, and all must be on one shard.
+        let key = |host: &ConnectedHost| HostKey {
+            host_id: host.host_id.clone(),
+            boot_id: [0; 16],
+        };
         self.write(
             "announce connected hosts",
-            connected_hosts::put(&self.client, hosts),
+            async |at, shard: &ShardState| {
+                let some = self.of_shard(hosts, at, key);
+                connected_hosts::put(&shard.shard, &some).await
+            },
         )
     }
 
@@ -583,20 +542,18 @@ impl StoreStatus for ClickHouseStore {
 
     fn metrics(&self) -> Vec<Family> {
         let mut all = self.counters.families();
-        all.extend(gather(KNOWN, &lock(&self.known)));
+        let mut known = KnownIds::default();
+        for shard in &self.shards {
+            let of = lock(&shard.known);
+            known.ids += of.len() as u64;
+            known.forgotten += of.forgotten;
+        }
+        all.extend(gather(KNOWN, &known));
         all
     }
 
     fn issues(&self) -> Vec<String> {
-        let outage = lock(&self.outage);
-        let sentence = outage.as_ref().map(|outage| {
-            format!(
-                "ClickHouse at {} rejects data: {}. Agents keep their windows until ClickHouse \
-                 works again.",
-                self.options.url, outage.reason
-            )
-        });
-        sentence.into_iter().collect()
+        self.shards.iter().filter_map(ShardState::issue).collect()
     }
 }
 

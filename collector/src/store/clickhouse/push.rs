@@ -1,11 +1,13 @@
 //! Converts pushed windows to rows: which are rejected, which are stored already, and which stacks
 //! are missing.
 
-use super::client::{Client, Fault, Statement};
+use super::fault::Fault;
 use super::hosts::{GAP_AFTER_S_MAX, GAP_S_MAX};
 use super::keys::{Keys, NS_PER_S, TimeSlot, oldest_day, origin};
 use super::known::Known;
 use super::rows::{FeedRow, FrameRow, GapRow, SeriesRow, StackRow, TotalRow, WindowRow};
+use super::shard::Shard;
+use super::statement::Statement;
 use super::window::{WEIGHT_MAX, alone, pairs_of, rejection, service_of};
 use super::{Counters, Options};
 use crate::store::admission::host_labels;
@@ -96,9 +98,26 @@ fn listed(days: &BTreeSet<u16>) -> String {
     days.join(", ")
 }
 
-/// Takes one push.
+/// Frames that came with a push.
+pub(super) struct Definitions<'d> {
+    dict: &'d Dictionary,
+    by_content: HashMap<ContentId, StackId>,
+}
+
+impl<'d> Definitions<'d> {
+    /// Those of a dictionary.
+    pub fn of(dict: &'d Dictionary) -> Definitions<'d> {
+        let ids = dict.content_ids().into_iter().enumerate();
+        Definitions {
+            dict,
+            by_content: ids.map(|(at, id)| (id, StackId(at as u32))).collect(),
+        }
+    }
+}
+
+/// Takes what one push has for one shard.
 pub(super) struct Push<'s> {
-    pub client: &'s Client,
+    pub shard: &'s Shard,
     pub keys: &'s Keys,
     pub options: &'s Options,
     pub known: &'s Mutex<Known>,
@@ -111,8 +130,8 @@ impl Push<'_> {
     /// Stores what can be stored; the answers in the order of `windows`.
     pub async fn take(
         &self,
-        windows: &[NewWindow],
-        definitions: &Dictionary,
+        windows: &[&NewWindow],
+        definitions: &Definitions<'_>,
         now_unix_ns: i64,
     ) -> Result<Vec<PushOutcome>, Fault> {
         self.finish().await?;
@@ -120,7 +139,7 @@ impl Push<'_> {
         let mut planned = Vec::new();
         let mut first: HashMap<(u64, u64), usize> = HashMap::new();
         let mut repeats = Vec::new();
-        for (at, window) in windows.iter().enumerate() {
+        for (at, &window) in windows.iter().enumerate() {
             let place = TimeSlot::of(window.range.start_unix_ns);
             let reason = rejection(window, self.options, now_unix_ns);
             let (Some(place), None) = (place, &reason) else {
@@ -186,7 +205,7 @@ impl Push<'_> {
                  (host, sequence) IN (SELECT pair.1, pair.2 FROM (SELECT arrayJoin({pairs}) AS pair))",
                 listed(&days)
             );
-            let rows: Vec<Origin> = self.client.all(&ask).await?;
+            let rows: Vec<Origin> = self.shard.all(&ask).await?;
             found.extend(rows.into_iter().map(|row| (row.host, row.sequence)));
         }
         Ok(found)
@@ -210,7 +229,7 @@ impl Push<'_> {
                  WHERE day IN ({}) AND stack IN (SELECT arrayJoin({ids}))",
                 listed(days)
             );
-            for row in self.client.all::<Stack>(&ask).await? {
+            for row in self.shard.all::<Stack>(&ask).await? {
                 let of = found.entry(row.stack);
                 let of = of.or_insert_with(|| (ContentId(row.hash), BTreeSet::new()));
                 of.1.insert(row.day);
@@ -222,16 +241,11 @@ impl Push<'_> {
     async fn store(
         &self,
         planned: &mut Vec<Planned<'_>>,
-        definitions: &Dictionary,
+        definitions: &Definitions<'_>,
         oldest_day: u16,
         answers: &mut [Option<PushOutcome>],
     ) -> Result<(), Fault> {
-        let given: HashMap<ContentId, StackId> = definitions
-            .content_ids()
-            .into_iter()
-            .enumerate()
-            .map(|(at, id)| (id, StackId(at as u32)))
-            .collect();
+        let given = &definitions.by_content;
         let mut ids: HashMap<ContentId, u64> = HashMap::new();
         let mut unsure: BTreeSet<u64> = BTreeSet::new();
         // A stack that was used yesterday is copied and need not come again. One that was not is
@@ -257,7 +271,7 @@ impl Push<'_> {
         let found = self.look_up(&unsure, &days).await?;
         let mut coming = HashSet::new();
         planned.retain(|plan| {
-            let missing = self.missing(plan, &ids, &found, &given, &coming);
+            let missing = self.missing(plan, &ids, &found, given, &coming);
             let complete = missing.is_empty();
             if complete {
                 // A stack that is known to be on this window's day may be on no day near another's.
@@ -273,7 +287,7 @@ impl Push<'_> {
         });
         let mut batch = Batch::default();
         for plan in planned.iter() {
-            self.add(&mut batch, plan, definitions, &ids, &found, &given);
+            self.add(&mut batch, plan, definitions, &ids, &found);
         }
         self.insert(batch).await
     }
@@ -315,10 +329,9 @@ impl Push<'_> {
         &self,
         batch: &mut Batch,
         plan: &Planned<'_>,
-        definitions: &Dictionary,
+        definitions: &Definitions<'_>,
         ids: &HashMap<ContentId, u64>,
         found: &Found,
-        given: &HashMap<ContentId, StackId>,
     ) {
         let window = plan.window;
         let place = plan.place;
@@ -351,7 +364,8 @@ impl Push<'_> {
             let (series, service) = sets[row.labels as usize];
             let id = ids.get(&row.stack).copied().unwrap_or_default();
             let stack = self.add_stack(batch, place.day(), id, row.stack, found, || {
-                given.get(&row.stack).map(|&stack| (definitions, stack))
+                let given = definitions.by_content.get(&row.stack);
+                given.map(|&stack| (definitions.dict, stack))
             });
             *cells
                 .entry((series, service, stack, row.end as u8))
@@ -551,15 +565,15 @@ impl Push<'_> {
         for (&(day, from), stacks) in &batch.copies {
             self.copy(day, from, stacks).await?;
         }
-        self.client.insert("frames", &batch.frames).await?;
-        self.client.insert("stacks", &batch.stacks).await?;
-        self.client.insert("series", &batch.series).await?;
-        self.client.insert("services", &batch.services).await?;
-        self.client.insert("gaps", &batch.gaps).await?;
-        self.client.insert("totals", &batch.totals).await?;
+        self.shard.insert("frames", &batch.frames).await?;
+        self.shard.insert("stacks", &batch.stacks).await?;
+        self.shard.insert("series", &batch.series).await?;
+        self.shard.insert("services", &batch.services).await?;
+        self.shard.insert("gaps", &batch.gaps).await?;
+        self.shard.insert("totals", &batch.totals).await?;
         let token = batch.token();
-        self.client.insert_once("feed", &batch.feed, &token).await?;
-        self.client.insert("windows", &batch.windows).await?;
+        self.shard.insert_once("feed", &batch.feed, &token).await?;
+        self.shard.insert("windows", &batch.windows).await?;
         let add = |counter: &metrics::Counter, more: usize| {
             counter.inc_by(more as u64);
         };
@@ -582,14 +596,14 @@ impl Push<'_> {
                  (SELECT arrayJoin(frames) FROM stacks WHERE day = toDate({from}) \
                  AND stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
             );
-            self.client.run(&frames).await?;
+            self.shard.run(&frames).await?;
             let mut copy = Statement::default();
             let ids = copy.numbers(some);
             copy.sql = format!(
                 "INSERT INTO stacks SELECT toDate({day}), stack, hash, frames FROM stacks \
                  WHERE day = toDate({from}) AND stack IN (SELECT arrayJoin({ids})) LIMIT 1 BY stack"
             );
-            self.client.run(&copy).await?;
+            self.shard.run(&copy).await?;
         }
         Ok(())
     }

@@ -1,17 +1,21 @@
 //! Drops data by age: days of tables, each at the age of its level.
 //!
-//! Samples are dropped first, and only if the rollups of their day include all of them: rollups
-//! detect repeated inserts and cannot be corrected later. If a day is incomplete there, its samples
-//! are kept as long as anything of it is kept.
+//! Samples are dropped first, and only if the rollups of their day include all of them, once each.
+//! Where they do not, the rollups of the day are made again from the samples. If that fails, the
+//! samples are kept as long as anything of the day is kept.
 
-use super::ClickHouseStore;
-use super::client::{Fault, Statement};
-use super::keys::{NS_PER_S, oldest_day};
+use super::fault::Fault;
+use super::keys::{Keys, NS_PER_S, oldest_day};
+use super::rebuild;
 use super::rollup::Source;
 use super::schema::{BY_DAY, Kept};
+use super::state::{Looked, ShardState, Undropped};
+use super::statement::Statement;
+use super::{Counters, Options};
 use crate::store::{Cancel, Limits};
 use crate::sync::lock;
 use std::collections::BTreeSet;
+use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
 /// Longest look at the rollups of one day.
@@ -30,13 +34,6 @@ const LACKING_AGAIN: Duration = Duration::from_secs(6 * 3600);
 /// person acts; with less, a server that refuses is asked all the time.
 const DROP_AGAIN: Duration = Duration::from_secs(600);
 
-/// A day of a table that could not be dropped.
-pub(super) struct Undropped {
-    /// When it is tried again.
-    until: Instant,
-    reason: String,
-}
-
 /// Result of dropping a day of a table.
 enum Dropped {
     Now,
@@ -44,15 +41,6 @@ enum Dropped {
     Not,
     /// The server has no room or time for it.
     Away,
-}
-
-/// Whether the rollups of a day have all of its samples, which changes no more once no window of
-/// the day is taken.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Looked {
-    Whole,
-    /// Not known to be, and looked at again from then on.
-    Not(Instant),
 }
 
 /// A day of a table.
@@ -63,15 +51,19 @@ struct Partition {
     day: u16,
 }
 
-impl ClickHouseStore {
+impl ShardState {
     /// Drops what is over age.
-    pub(super) async fn retire(&self, now_unix_ns: i64) -> Result<(), Fault> {
+    pub(super) async fn retire(
+        &self,
+        (keys, options, counters): (&Keys, &Options, &Counters),
+        now_unix_ns: i64,
+    ) -> Result<(), Fault> {
         let first_kept = |age: Duration| oldest_day(now_unix_ns, age);
-        let longest = self.options.retention;
+        let longest = options.retention;
         let first = |kept: Kept| match kept {
-            Kept::Raw => first_kept(self.options.raw.min(longest)),
-            Kept::Minutes => first_kept(self.options.minutes.min(longest)),
-            Kept::LabelSets => first_kept(self.options.label_sets.min(longest)),
+            Kept::Raw => first_kept(options.raw.min(longest)),
+            Kept::Minutes => first_kept(options.minutes.min(longest)),
+            Kept::LabelSets => first_kept(options.label_sets.min(longest)),
             Kept::Longest => first_kept(longest),
         };
         lock(&self.known).retire(first(Kept::Raw));
@@ -83,12 +75,12 @@ impl ClickHouseStore {
              AND toUInt32OrZero(partition) BETWEEN 19700101 AND toYYYYMMDD(toDate({newest})) - 1 \
              ORDER BY day"
         ));
-        let old = self.client.all::<Partition>(&ask).await?;
+        let old = self.shard.all::<Partition>(&ask).await?;
         let listed: BTreeSet<u16> = old.iter().map(|partition| partition.day).collect();
         lock(&self.looked).retain(|day, _| listed.contains(day));
-        lock(&self.undropped).retain(|(of, day), _| {
+        lock(&self.undropped).retain(|(table, day), _| {
             old.iter()
-                .any(|partition| partition.of == *of && partition.day == *day)
+                .any(|partition| partition.of == *table && partition.day == *day)
         });
         let (mut dropped, mut kept_longer) = (false, BTreeSet::new());
         let mut look_failed = None;
@@ -104,7 +96,7 @@ impl ClickHouseStore {
                 if kept == Kept::Raw && day >= first(Kept::Longest) {
                     // After a fault nobody waits for the next one.
                     let is_whole = match look_failed {
-                        None => self.look(day).await,
+                        None => self.look(keys, day).await,
                         Some(_) => Ok(false),
                     };
                     let is_whole = is_whole.unwrap_or_else(|fault| {
@@ -126,7 +118,7 @@ impl ClickHouseStore {
                 if needed {
                     continue;
                 }
-                match self.drop_day(table, partition).await {
+                match self.drop_day(table, partition, counters).await {
                     Dropped::Now => dropped = true,
                     // A refusal says nothing of other days.
                     Dropped::Not if kept == Kept::Raw => {
@@ -143,7 +135,7 @@ impl ClickHouseStore {
         }
         if !is_away {
             let days = kept_longer.len() as u64;
-            self.counters.days_kept_longer.set(days);
+            self.days_kept_longer.store(days, Ordering::Relaxed);
         }
         if dropped {
             let age_s = i64::try_from(longest.as_secs()).unwrap_or(i64::MAX);
@@ -151,8 +143,8 @@ impl ClickHouseStore {
             let old_ns = oldest_s.saturating_mul(NS_PER_S);
             let gaps = format!("ALTER TABLE gaps DELETE WHERE to_ns < {old_ns}");
             let hosts = format!("ALTER TABLE hosts DELETE WHERE last_seen_ns < {old_ns}");
-            self.client.execute(&gaps).await?;
-            self.client.execute(&hosts).await?;
+            self.shard.execute(&gaps).await?;
+            self.shard.execute(&hosts).await?;
         }
         // What can be dropped is dropped. The rest is tried again, and reported until it is done.
         let undropped = lock(&self.undropped);
@@ -162,17 +154,21 @@ impl ClickHouseStore {
     }
 
     /// Drops a day of a table, unless that failed and it is not yet time to try again.
-    async fn drop_day(&self, table: &'static str, partition: &Partition) -> Dropped {
+    async fn drop_day(
+        &self,
+        table: &'static str,
+        partition: &Partition,
+        counters: &Counters,
+    ) -> Dropped {
         let key = (table, partition.day);
-        let is_due = |of: &Undropped| of.until <= Instant::now();
+        let is_due = |known: &Undropped| known.until <= Instant::now();
         if !lock(&self.undropped).get(&key).is_none_or(is_due) {
             return Dropped::Not;
         }
-        match self.client.drop_partition(table, &partition.name).await {
+        match self.shard.drop_partition(table, &partition.name).await {
             Ok(()) => {
                 lock(&self.undropped).remove(&key);
-                let count = &self.counters.partitions_dropped;
-                count.inc();
+                counters.partitions_dropped.inc();
                 Dropped::Now
             }
             Err(fault) => {
@@ -186,14 +182,14 @@ impl ClickHouseStore {
     }
 
     /// Whether the rollups of a day are known to have all of it.
-    async fn look(&self, day: u16) -> Result<bool, Fault> {
+    async fn look(&self, keys: &Keys, day: u16) -> Result<bool, Fault> {
         let known = lock(&self.looked).get(&day).copied();
         match known {
             Some(Looked::Whole) => return Ok(true),
             Some(Looked::Not(until)) if Instant::now() < until => return Ok(false),
             _ => {}
         }
-        let has = self.rollups_have(day).await;
+        let has = self.make_rollups(keys, day).await;
         let looked = match has {
             Ok(true) => Looked::Whole,
             Ok(false) => Looked::Not(Instant::now() + LACKING_AGAIN),
@@ -203,7 +199,27 @@ impl ClickHouseStore {
         has
     }
 
-    async fn rollups_have(&self, day: u16) -> Result<bool, Fault> {
+    /// Whether the rollups of a day have all of it. Where they do not, because windows were
+    /// inserted again in another batch, they are made again: no window of that day is taken any
+    /// more.
+    async fn make_rollups(&self, keys: &Keys, day: u16) -> Result<bool, Fault> {
+        if self.has_rollups(day).await? {
+            return Ok(true);
+        }
+        match rebuild::rebuild(&self.shard, keys, day).await {
+            // The user may not make tables. The samples still answer.
+            Err(why) if why.is_forbidden() || matches!(why, Fault::Refused(_)) => {
+                tracing::warn!(day, "failed to make the rollups of a day again: {why}");
+                Ok(false)
+            }
+            done => {
+                done?;
+                self.has_rollups(day).await
+            }
+        }
+    }
+
+    async fn has_rollups(&self, day: u16) -> Result<bool, Fault> {
         let limits = Limits {
             hosts: None,
             waiting: true,

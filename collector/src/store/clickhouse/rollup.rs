@@ -1,8 +1,10 @@
 //! Chooses the table for a query: the samples, or a rollup by service if it is exact.
 
 use super::SERVICE_LABELS;
-use super::client::{Client, Fault, Statement};
+use super::client::Client;
+use super::fault::Fault;
 use super::keys::{STEP_NS, Span};
+use super::statement::Statement;
 use super::sums::{RAW, gate};
 use crate::store::{Limits, Resolution, TimeRange};
 use clickhouse::Row;
@@ -189,10 +191,10 @@ impl Source {
              FROM windows FINAL WHERE {}) GROUP BY hour HAVING differ != 0)",
             self.span.of_steps()
         ));
-        let mut holds = false;
+        let mut holds = true;
         client
             .each::<Differ>(&ask, limits, |row| {
-                holds = row.hours == 0;
+                holds &= row.hours == 0;
                 Ok(())
             })
             .await?;
@@ -243,7 +245,7 @@ async fn samples_start_s(client: &Client, limits: &Limits) -> Result<i64, Fault>
     client
         .each::<First>(&ask, limits, |row| {
             if row.rows > 0 {
-                start_s = row.first_s.into();
+                start_s = start_s.min(row.first_s.into());
             }
             Ok(())
         })

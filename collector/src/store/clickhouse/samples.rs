@@ -1,10 +1,12 @@
 //! Samples: sums by stack from the engine, frames from the dictionaries.
 
-use super::client::{Client, Fault, Statement};
+use super::client::Client;
+use super::fault::Fault;
 use super::hosts::kinds;
 use super::keys::{STEP_NS, Span};
 use super::rollup::Source;
 use super::select::{Condition, Grouping, Labels, sum, within};
+use super::statement::Statement;
 use super::sums::RAW;
 use crate::store::names::{NamedBy, Nameless};
 use crate::store::query::{BatchDict, SampleBatch, SamplesRead, Units};
@@ -179,6 +181,14 @@ impl Read {
             list.push((kept, leaf, cell.value));
         }
         list.sort_unstable_by_key(|&(kept, leaf, _)| (kept, leaf));
+        // Each shard has its own sum.
+        list.dedup_by(|later, first| {
+            let is_same = (later.0, later.1) == (first.0, first.1);
+            if is_same {
+                first.2 += later.2;
+            }
+            is_same
+        });
         SampleBatch {
             dict: Tables { dict, leaves },
             lists: vec![(labels, list)],

@@ -1,4 +1,5 @@
-//! The tables, created and migrated by whichever collector comes first.
+//! The tables, created and migrated by whichever collector comes first, on one server or on all of
+//! a cluster (`layout.rs`).
 //!
 //! Every statement of a migration has no effect if it was done before. So any number of collectors
 //! may run them at once, and if one ends half-way, the next one completes the work.
@@ -15,8 +16,17 @@
 //! only if it has as many as the windows of the hour state.
 
 use super::SCHEMA_VERSION;
-use super::client::{Client, Fault};
+use super::client::Client;
+use super::fault::{Fault, code};
 use super::keys::Keys;
+use super::layout::Layout;
+use super::options::Options;
+use super::rows::{
+    FeedRow, FrameRow, GapRow, HealthRow, HostRow, SeriesRow, StackRow, TotalRow, WindowRow,
+};
+use super::shard::Shard;
+use super::statement::Statement;
+use ::clickhouse::Row as _;
 
 /// Statements by version, 1 first. A version that was published never changes.
 const MIGRATIONS: &[&[&str]] = &[
@@ -28,6 +38,25 @@ const MIGRATIONS: &[&[&str]] = &[
     ONCE,
     ENDS,
     WAITING,
+    SHARED,
+];
+
+/// Version from which the table of versions says which collectors can use the database, and a
+/// cluster has tables over all shards.
+const SHARED_VERSION: u32 = 9;
+
+/// Version from which collectors can use a database of [`SCHEMA_VERSION`]: they find all that they
+/// read, and what they write is complete. With less, an older collector writes what nobody can
+/// read; with more, collectors cannot be replaced one by one.
+const READABLE_BY: u32 = 9;
+
+/// Several collectors on one shard insert more often than one, so that tokens are remembered for
+/// ten times as many inserts.
+const SHARED: &[&str] = &[
+    "ALTER TABLE schema_version ADD COLUMN IF NOT EXISTS readable_by UInt32 DEFAULT version",
+    "ALTER TABLE samples MODIFY SETTING non_replicated_deduplication_window = 10000",
+    "ALTER TABLE service_1m MODIFY SETTING non_replicated_deduplication_window = 10000",
+    "ALTER TABLE service_1h MODIFY SETTING non_replicated_deduplication_window = 10000",
 ];
 
 /// Functions as their runtime writes them, in addition to the readable name. Empty for most.
@@ -86,7 +115,7 @@ const WAITING: &[&str] = &[
 ];
 
 /// Version that [`tell_lost`] belongs to.
-const LOST_VERSION: usize = 5;
+const LOST_VERSION: u32 = 5;
 
 /// What agents report about their own work, and what of the weight of a window was lost. Collectors
 /// of version 3 read all columns of `hosts`, so health has a table of its own: a new column would
@@ -142,7 +171,11 @@ const FIRST: &[&str] = &[
         labels Map(LowCardinality(String), String) CODEC(ZSTD(1))
     ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY series
     SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
-    "CREATE TABLE IF NOT EXISTS services AS series",
+    "CREATE TABLE IF NOT EXISTS services (
+        day Date, series UInt64, unit LowCardinality(String),
+        labels Map(LowCardinality(String), String) CODEC(ZSTD(1))
+    ) ENGINE = ReplacingMergeTree PARTITION BY toYYYYMMDD(day) ORDER BY series
+    SETTINGS fsync_after_insert = 1, fsync_part_directory = 1",
     "CREATE TABLE IF NOT EXISTS frames (
         day Date, frame UInt64 CODEC(NONE), kind UInt8, unnamed UInt8, line UInt32 CODEC(ZSTD(1)),
         function String CODEC(ZSTD(3)), module LowCardinality(String), file LowCardinality(String)
@@ -255,52 +288,287 @@ struct Number {
     number: u32,
 }
 
-/// Makes the database what this collector understands and returns its key.
-pub(super) async fn migrate(client: &Client, fresh_key: &str) -> Result<Keys, Fault> {
-    let database = client.database();
-    // Who may not create databases may still use one that is there.
-    let created = client
-        .outside(&format!("CREATE DATABASE IF NOT EXISTS {database}"))
-        .await;
-    // Making a table that is not there yet happens once, whoever asks: so there is one key.
-    let identity = format!(
-        "CREATE TABLE IF NOT EXISTS identity (nothing UInt8) ENGINE = Null COMMENT '{fresh_key}'"
-    );
-    if let Err(fault) = client.execute(&identity).await {
-        return Err(created.err().unwrap_or(fault));
+/// What a migration of the database to `version` does, in this order, for one server.
+fn single(version: u32) -> &'static [&'static str] {
+    MIGRATIONS[version as usize - 1]
+}
+
+/// What every version needs: the database, the table whose comment is its key, and the table of
+/// versions.
+fn base(database: &str, key: &str) -> [String; 3] {
+    [
+        format!("CREATE DATABASE IF NOT EXISTS {database}"),
+        format!(
+            "CREATE TABLE IF NOT EXISTS identity (nothing UInt8) ENGINE = Null COMMENT '{key}'"
+        ),
+        "CREATE TABLE IF NOT EXISTS schema_version (version UInt32, at DateTime DEFAULT now())
+            ENGINE = ReplacingMergeTree ORDER BY version"
+            .to_owned(),
+    ]
+}
+
+/// Tables for SQL of people over all shards: `windows_all` and so on. They are for reading alone:
+/// collectors send each shard what belongs to it.
+fn over_shards(layout: Layout<'_>) -> Vec<String> {
+    let Layout::Cluster(cluster) = layout else {
+        return Vec::new();
+    };
+    let of = |table: &str| {
+        format!(
+            "CREATE TABLE IF NOT EXISTS {table}_all ON CLUSTER '{cluster}' AS {table} \
+             ENGINE = Distributed('{cluster}', currentDatabase(), '{table}')"
+        )
+    };
+    EXPECTED.iter().map(|(table, _)| of(table)).collect()
+}
+
+/// Statements that bring a database from one version to another; `from` 0: that make it, with
+/// `key`.
+pub(super) fn statements(
+    layout: Layout<'_>,
+    database: &str,
+    key: &str,
+    (from, to): (u32, u32),
+) -> Vec<String> {
+    let mut all = Vec::new();
+    if from == 0 {
+        all.extend(base(database, key).map(|statement| layout.statement(&statement)));
     }
-    client
-        .execute(
-            "CREATE TABLE IF NOT EXISTS schema_version (version UInt32, at DateTime DEFAULT now())
-            ENGINE = ReplacingMergeTree ORDER BY version",
+    for version in from + 1..=to {
+        let of_version = single(version).iter();
+        all.extend(of_version.map(|statement| layout.statement(statement)));
+        if version == SHARED_VERSION {
+            all.extend(over_shards(layout));
+        }
+        all.push(note(version));
+    }
+    all
+}
+
+/// Notes a version as done.
+fn note(version: u32) -> String {
+    if version < SHARED_VERSION {
+        return format!("INSERT INTO schema_version (version) VALUES ({version})");
+    }
+    format!("INSERT INTO schema_version (version, readable_by) VALUES ({version}, {READABLE_BY})")
+}
+
+/// Makes the database what this collector understands and returns its key. A database that is up to
+/// date needs no rights to change tables.
+pub(super) async fn migrate(
+    client: &Client,
+    options: &Options,
+    fresh_key: &str,
+) -> Result<Keys, Fault> {
+    let known = keys_of(client).await?;
+    let mut found = versions_of(client, &known).await?;
+    if known.iter().any(Option::is_none) || found.iter().any(|&has| has < SCHEMA_VERSION) {
+        make(
+            client,
+            options,
+            known.iter().flatten().next().map_or(fresh_key, |key| key),
         )
         .await?;
-    let found: Number = client
+        found = versions_of(client, &keys_of(client).await?).await?;
+        update(client, options, &found).await?;
+    }
+    let key = keys_of(client).await?.into_iter().flatten().next();
+    key.and_then(|key| Keys::parse(&key)).ok_or(Fault::NoKey)
+}
+
+/// Makes what every version needs where it is not there. A shard that was added later gets the key
+/// of the others.
+async fn make(client: &Client, options: &Options, key: &str) -> Result<(), Fault> {
+    let layout = options.layout();
+    let [database, identity, versions] = base(client.first().database(), key);
+    // Who may not create databases may still use one that is there.
+    let created = client.first().outside(&layout.statement(&database)).await;
+    // Making a table that is not there yet happens once, whoever asks: so there is one key.
+    if let Err(fault) = client.first().execute(&layout.statement(&identity)).await {
+        return Err(created.err().unwrap_or(fault));
+    }
+    client.first().execute(&layout.statement(&versions)).await
+}
+
+/// Brings shards that have these versions up to date.
+async fn update(client: &Client, options: &Options, found: &[u32]) -> Result<(), Fault> {
+    let layout = options.layout();
+    let oldest = found.iter().copied().min().unwrap_or(0);
+    for version in oldest + 1..=SCHEMA_VERSION {
+        let shards = client.shards().iter().zip(found);
+        let behind: Vec<_> = shards.filter(|&(_, &has)| has < version).collect();
+        for statement in single(version) {
+            if layout.is_done_once(statement) {
+                client.first().execute(&layout.statement(statement)).await?;
+                continue;
+            }
+            for (shard, _) in &behind {
+                shard.execute(statement).await?;
+            }
+        }
+        if version == SHARED_VERSION {
+            for statement in over_shards(layout) {
+                client.first().execute(&statement).await?;
+            }
+        }
+        for (shard, _) in behind {
+            if version == LOST_VERSION {
+                tell_lost(shard).await?;
+            }
+            if layout == Layout::Single {
+                shard.execute(&note(version)).await?;
+            }
+        }
+    }
+    if layout != Layout::Single {
+        // The servers of a cluster make changes when they get to it. Until all have made all of
+        // them, nothing is noted, and whoever comes next does them again.
+        for shard in client.shards() {
+            if let Some(first) = missing(shard).await?.first() {
+                let name = &shard.name;
+                return Err(Fault::Away(format!("shard `{name}` has no {first} yet")));
+            }
+        }
+        for (shard, has) in client.shards().iter().zip(found) {
+            for version in has + 1..=SCHEMA_VERSION {
+                shard.execute(&note(version)).await?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The key of the database on each shard that has one; they must be the same.
+pub(super) async fn keys_of(client: &Client) -> Result<Vec<Option<String>>, Fault> {
+    let mut keys = Vec::new();
+    for shard in client.shards() {
+        let ask = format!(
+            "SELECT comment AS text FROM system.tables WHERE database = '{}' AND name = 'identity'",
+            shard.database()
+        );
+        let key = shard.all_outside::<Text>(&ask).await?.pop();
+        keys.push(key.map(|key| key.text));
+    }
+    let mut known = keys.iter().flatten();
+    let first = known.next();
+    if known.any(|key| Some(key) != first) {
+        return Err(Fault::Refused(
+            "shards have different keys: the comments of their tables `identity` must be the same"
+                .to_owned(),
+        ));
+    }
+    Ok(keys)
+}
+
+/// Versions of shards; 0 where there is none yet.
+async fn versions_of(client: &Client, keys: &[Option<String>]) -> Result<Vec<u32>, Fault> {
+    let mut versions = Vec::new();
+    for (shard, key) in client.shards().iter().zip(keys) {
+        let version = match key {
+            None => 0,
+            Some(_) => match version_of(shard).await {
+                Err(Fault::Refused(text)) if code(&text) == Some(UNKNOWN_TABLE) => 0,
+                version => version?,
+            },
+        };
+        versions.push(version);
+    }
+    Ok(versions)
+}
+
+/// The server's code for a table that is not there.
+const UNKNOWN_TABLE: u32 = 60;
+
+/// The version of a shard; of a later one, the one of this collector, if it may use it.
+pub(super) async fn version_of(shard: &Shard) -> Result<u32, Fault> {
+    let found: Number = shard
         .one("SELECT toUInt32(max(version)) AS number FROM schema_version")
         .await?;
-    if found.number > SCHEMA_VERSION {
+    if found.number <= SCHEMA_VERSION {
+        return Ok(found.number);
+    }
+    let readable: Number = shard
+        .one("SELECT toUInt32(argMax(readable_by, version)) AS number FROM schema_version")
+        .await?;
+    if SCHEMA_VERSION < readable.number {
         return Err(Fault::Newer {
             found: found.number,
         });
     }
-    for (at, statements) in MIGRATIONS.iter().enumerate().skip(found.number as usize) {
-        for statement in *statements {
-            client.execute(statement).await?;
-        }
-        let version = at + 1;
-        if version == LOST_VERSION {
-            tell_lost(client).await?;
-        }
-        let done = format!("INSERT INTO schema_version (version) VALUES ({version})");
-        client.execute(&done).await?;
+    Ok(SCHEMA_VERSION)
+}
+
+/// Tables with the columns that this collector reads and writes.
+const EXPECTED: &[(&str, &[&str])] = &[
+    ("windows", WindowRow::COLUMN_NAMES),
+    (
+        "host_days",
+        &[
+            "day", "host", "host_id", "boot", "labels", "first_ns", "last_ns", "end_ns",
+        ],
+    ),
+    ("gaps", GapRow::COLUMN_NAMES),
+    ("series", SeriesRow::COLUMN_NAMES),
+    ("services", SeriesRow::COLUMN_NAMES),
+    ("frames", FrameRow::COLUMN_NAMES),
+    ("stacks", StackRow::COLUMN_NAMES),
+    ("totals", TotalRow::COLUMN_NAMES),
+    (
+        "samples",
+        &[
+            "chunk", "series", "stack", "end", "slot", "origin", "n", "period", "extra",
+        ],
+    ),
+    (
+        "service_1m",
+        &["time", "service", "stack", "end", "n", "w", "rows"],
+    ),
+    (
+        "service_1h",
+        &["time", "service", "stack", "end", "n", "w", "rows"],
+    ),
+    ("hosts", HostRow::COLUMN_NAMES),
+    ("host_health", HealthRow::COLUMN_NAMES),
+    (
+        "attendance",
+        &["collector", "host_id", "hostname", "labels", "seen_ns"],
+    ),
+];
+
+/// Views and what feeds them.
+const FEEDS: &[(&str, &[&str])] = &[
+    ("feed", FeedRow::COLUMN_NAMES),
+    ("feed_to_samples", &[]),
+    ("feed_to_service_1m", &[]),
+    ("feed_to_service_1h", &[]),
+    ("windows_to_host_days", &[]),
+];
+
+/// Tables, views and columns that a shard lacks, as in: table `samples`.
+pub(super) async fn missing(shard: &Shard) -> Result<Vec<String>, Fault> {
+    #[derive(clickhouse::Row, serde::Deserialize)]
+    struct Table {
+        name: String,
+        columns: Vec<String>,
     }
-    let key: Text = client
-        .one(
-            "SELECT comment AS text FROM system.tables
-            WHERE database = currentDatabase() AND name = 'identity'",
-        )
-        .await?;
-    Keys::parse(&key.text).ok_or(Fault::NoKey)
+    let ask = Statement::of(
+        "SELECT of AS name, groupArray(column) AS columns FROM (SELECT table AS of, \
+         name AS column FROM system.columns WHERE database = currentDatabase()) GROUP BY of",
+    );
+    let found = shard.all::<Table>(&ask).await?;
+    let mut missing = Vec::new();
+    for (table, columns) in EXPECTED.iter().chain(FEEDS) {
+        let Some(found) = found.iter().find(|of| of.name == *table) else {
+            missing.push(format!("table `{table}`"));
+            continue;
+        };
+        for column in *columns {
+            if !found.columns.iter().any(|name| name == column) {
+                missing.push(format!("column `{column}` of table `{table}`"));
+            }
+        }
+    }
+    Ok(missing)
 }
 
 /// Columns of `windows` as version 4 has them.
@@ -313,14 +581,14 @@ const WINDOW_COLUMNS: &str = "chunk, slot, host, sequence, origin, host_id, boot
 /// count as having no accounts: otherwise what was lost would count as covered. It works a day at a
 /// time, which bounds the memory; a collector of version 3 that still runs keeps writing windows
 /// without it.
-async fn tell_lost(client: &Client) -> Result<(), Fault> {
+async fn tell_lost(shard: &Shard) -> Result<(), Fault> {
     #[derive(clickhouse::Row, serde::Deserialize)]
     struct Days {
         days: Vec<u32>,
     }
     let all = "SELECT arraySort(groupUniqArray(toYYYYMMDD(chunk))) AS days FROM";
-    let windows: Days = client.one(&format!("{all} windows")).await?;
-    let totals: Days = client.one(&format!("{all} totals")).await?;
+    let windows: Days = shard.one(&format!("{all} windows")).await?;
+    let totals: Days = shard.one(&format!("{all} totals")).await?;
     let columns = |of: &str, exchange: &[(&str, &str)]| {
         let column = |name: &str| {
             let other = exchange.iter().find(|(own, _)| *own == name);
@@ -349,7 +617,7 @@ async fn tell_lost(client: &Client) -> Result<(), Fault> {
             )
         };
         let insert = format!("INSERT INTO windows ({WINDOW_COLUMNS}) {select}");
-        client.execute(&insert).await?;
+        shard.execute(&insert).await?;
     }
     Ok(())
 }

@@ -3,14 +3,16 @@
 //! The engine evaluates equality and subtrees. Regular expressions are matched here, against the
 //! label's values, because the two regex engines differ in what `\w` and the like mean.
 
-use super::client::{Client, Fault, Param, Statement};
+use super::client::Client;
+use super::fault::Fault;
 use super::keys::Span;
+use super::statement::{Param, Statement};
 use crate::store::query::memory_exceeded;
 use crate::store::{LabelSet, Limits};
 use clickhouse::Row;
 use profile::{GroupBy, LabelMatcher, MatchOp, Selector, key};
 use serde::Deserialize;
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Most groups that are named one by one in a statement.
 const ONLY_MAX: usize = 10_000;
@@ -190,7 +192,7 @@ async fn match_values(
         labels.table(),
         VALUES_MAX + 1
     );
-    let (mut takes, mut leaves, mut count) = (Vec::new(), Vec::new(), 0);
+    let (mut takes, mut leaves, mut count) = (BTreeSet::new(), BTreeSet::new(), 0);
     client
         .each::<Value>(&ask, limits, |row| {
             count += 1;
@@ -209,7 +211,7 @@ async fn match_values(
             } else {
                 &mut leaves
             };
-            side.push(row.value);
+            side.insert(row.value);
             Ok(())
         })
         .await?;
@@ -220,6 +222,7 @@ async fn match_values(
     }
     let not = leaves.len() < takes.len();
     let values = if not { leaves } else { takes };
+    let values = values.into_iter().collect();
     Ok(Test::Among { name, values, not })
 }
 

@@ -1,8 +1,10 @@
 //! Sums without stacks: labels, weights over time, totals.
 
-use super::client::{Client, Fault, Param, Statement};
+use super::client::Client;
+use super::fault::Fault;
 use super::keys::{NS_PER_S, STEP_NS, STEP_S, Span};
 use super::select::{Condition, Grouping, Labels, signed_sum, sum, within};
+use super::statement::{Param, Statement};
 use crate::store::query::{AccountSums, Axis, LabelSum, LabelSums, SeriesSums, Units, add_line};
 use crate::store::{LabelTotals, Limits, PressureSum, Resolution, Scope, Step, ThrottledCgroup};
 use clickhouse::Row;
@@ -48,6 +50,9 @@ async fn texts(client: &Client, ask: &Statement, limits: &Limits) -> Result<Vec<
             Ok(())
         })
         .await?;
+    // Several shards may have the same.
+    texts.sort_unstable();
+    texts.dedup();
     Ok(texts)
 }
 
@@ -483,9 +488,9 @@ async fn of_steps(
     client
         .each::<Windows>(&ask, limits, |row| {
             if let Some(step) = found.get_mut(row.step as usize) {
-                step.hosts = row.hosts;
-                step.covered_ns = row.covered_ns;
-                step.weight = row.w;
+                step.hosts += row.hosts;
+                step.covered_ns = step.covered_ns.saturating_add(row.covered_ns);
+                step.weight = step.weight.saturating_add(row.w);
             }
             Ok(())
         })
@@ -503,7 +508,7 @@ async fn of_steps(
     client
         .each::<Lost>(&ask, limits, |row| {
             if let Some(step) = found.get_mut(row.step as usize) {
-                step.lost_weight = row.lost_w;
+                step.lost_weight = step.lost_weight.saturating_add(row.lost_w);
             }
             Ok(())
         })

@@ -136,6 +136,8 @@ impl LogWriter {
                     &self.catalog.counters.windows_missing
                 }
                 PushOutcome::Rejected(_) => &self.catalog.counters.windows_refused,
+                // A call is taken by the log or fails.
+                PushOutcome::Unavailable(_) => continue,
             };
             counter.inc();
         }

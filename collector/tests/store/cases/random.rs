@@ -292,7 +292,7 @@ fn check_rounds(engine: &dyn Engine, times: u32) {
         let (mut store, model) = (Fresh::of(place), Model::default());
         for (at, push) in pushes.iter().enumerate() {
             let drafts: Vec<_> = push.windows.iter().map(draft).collect();
-            let given = if push.with_definitions {
+            let given = if push.with_definitions || !engine.knows_stacks_of_all_hosts() {
                 definitions(&drafts)
             } else {
                 Dictionary::default()

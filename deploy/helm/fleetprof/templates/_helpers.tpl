@@ -81,7 +81,7 @@ helm.sh/chart: {{ printf "%s-%s" .context.Chart.Name .context.Chart.Version | re
 {{- end }}
 {{- with $values.clickhouse }}
 {{- if .url }}
-{{- $clickhouse := dict "url" .url }}
+{{- $clickhouse := dict "urls" (list .url) }}
 {{- with .database }}{{- $_ := set $clickhouse "database" . }}{{- end }}
 {{- with .user }}{{- $_ := set $clickhouse "user" . }}{{- end }}
 {{- if .existingSecret }}{{- $_ := set $clickhouse "password_file" (printf "/etc/fleetprof-clickhouse/%s" .key) }}{{- end }}

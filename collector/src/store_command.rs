@@ -1,0 +1,129 @@
+//! `fleetprof-collector store`: examines the servers of `store: clickhouse`, and prints statements
+//! for whoever may make tables and users.
+
+use collector::config::{Config, Engine};
+use collector::store::clickhouse::{self, Finding, Options, Role, Severity};
+use collector::store::open::clickhouse_options;
+use collector::time::Clock;
+use std::io::Write;
+use std::process::ExitCode;
+
+/// Exit code where something is wrong.
+const WRONG: u8 = 1;
+/// Exit code where the configuration is.
+const CONFIG: u8 = 3;
+
+#[derive(clap::Subcommand)]
+pub enum Action {
+    /// Examine the servers, and say how to fix what is wrong
+    #[command(after_help = "\
+It looks at every server of clickhouse.urls: version, clock, rights, replicas, parts, failing \
+changes, disks; and at every shard: key, version of the schema, tables, columns. It changes \
+nothing.
+
+Exit code 1: something is wrong; warnings alone are code 0")]
+    Check {
+        /// Print JSON
+        #[arg(long)]
+        json: bool,
+    },
+    /// Print the statements that make the tables
+    #[command(after_help = "\
+A collector makes and migrates the tables itself, unless its user may not. Print the statements \
+once and keep them: the key of the database is in them, and it is random.")]
+    Schema {
+        /// Print those that bring a database from this version of the schema up to date
+        #[arg(long, value_name = "VERSION", default_value_t = 0)]
+        from: u32,
+    },
+    /// Print the statements that give the collector's user its rights
+    Grants {
+        /// Rights to make and migrate the tables, too
+        #[arg(long)]
+        own: bool,
+    },
+}
+
+/// Does it.
+pub fn run(action: &Action, config: &Config) -> ExitCode {
+    if config.store != Engine::ClickHouse {
+        let text = "error: the configuration has `store: embedded`, which has no server\n\
+                    try: --set store=clickhouse";
+        let _ = writeln!(std::io::stderr(), "{text}");
+        return ExitCode::from(CONFIG);
+    }
+    let options = clickhouse_options(config);
+    match action {
+        Action::Check { json } => return check(&options, *json),
+        Action::Schema { from } => print(clickhouse::schema_statements(&options, *from)),
+        Action::Grants { own } => {
+            let role = if *own { Role::Own } else { Role::Use };
+            let user = &config.clickhouse.user;
+            print(clickhouse::grants(
+                role,
+                options.layout(),
+                &options.database,
+                user,
+            ));
+        }
+    }
+    ExitCode::SUCCESS
+}
+
+/// Prints statements for clickhouse-client.
+fn print(statements: Vec<String>) {
+    let mut out = std::io::stdout().lock();
+    for statement in statements {
+        // A reader that is gone needs no more of them.
+        let _ = writeln!(out, "{statement};\n");
+    }
+}
+
+fn check(options: &Options, json: bool) -> ExitCode {
+    let found = match clickhouse::check(options, &Clock::system()) {
+        Ok(found) => found,
+        Err(error) => {
+            let _ = writeln!(std::io::stderr(), "error: {error}");
+            return ExitCode::from(CONFIG);
+        }
+    };
+    let is_wrong = found.iter().any(|one| one.severity == Severity::Error);
+    let mut out = std::io::stdout().lock();
+    if json {
+        let all = serde_json::json!({ "ok": !is_wrong, "findings": found });
+        let _ = writeln!(out, "{all:#}");
+    } else {
+        for one in &found {
+            let _ = write!(out, "{}", text(one));
+        }
+    }
+    ExitCode::from(if is_wrong { WRONG } else { 0 })
+}
+
+/// A finding in lines for people.
+fn text(finding: &Finding) -> String {
+    let Finding {
+        check,
+        severity,
+        of,
+        text,
+        fix,
+    } = finding;
+    let word = match severity {
+        Severity::Ok => "ok",
+        Severity::Warning => "warning",
+        Severity::Error => "error",
+    };
+    let of = if of.is_empty() {
+        String::new()
+    } else {
+        format!(" ({of})")
+    };
+    // Texts of servers are somebody else's.
+    let clean = profile::text::printable;
+    let mut lines = format!("{word:7} {check}{}: {}\n", clean(&of), clean(text));
+    if !fix.is_empty() {
+        lines.push_str(&format!("        fix: {}\n", clean(fix)));
+    }
+    lines
+}
