@@ -2,9 +2,13 @@
 //! for whoever may make tables and users.
 
 use collector::config::{Config, Engine};
+use collector::store::clickhouse::ClickHouseStore;
 use collector::store::clickhouse::{self, Finding, Options, Role, Severity};
-use collector::store::open::clickhouse_options;
+use collector::store::copy::{Copied, copy};
+use collector::store::open::{clickhouse_options, open_embedded};
+use collector::store::{TimeRange, WindowSink};
 use collector::time::Clock;
+use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 
@@ -36,6 +40,19 @@ once and keep them: the key of the database is in them, and it is random.")]
         #[arg(long, value_name = "VERSION", default_value_t = 0)]
         from: u32,
     },
+    /// Copy the windows of the embedded store in data_dir to the servers
+    #[command(after_help = "\
+No collector may use data_dir meanwhile. Windows are copied as they came, with their hosts; what \
+is only there in minutes, ten minutes or hours is not, and windows older than retention.raw_days \
+are refused. A copy that ended goes on when it is started again: what is there counts once. At the \
+end the sums of both stores are compared.
+
+Exit code 1: it failed, or the servers have less than data_dir")]
+    Copy {
+        /// Print the result as JSON
+        #[arg(long)]
+        json: bool,
+    },
     /// Print the statements that give the collector's user its rights
     Grants {
         /// Rights to make and migrate the tables, too
@@ -55,6 +72,16 @@ pub fn run(action: &Action, config: &Config) -> ExitCode {
     let options = clickhouse_options(config);
     match action {
         Action::Check { json } => return check(&options, *json),
+        Action::Copy { json } => {
+            return match copy_all(config, options) {
+                Ok(copied) => told(&copied, *json),
+                Err(error) => {
+                    let text = format!("error: {error}\ntry: start the copy again; it goes on");
+                    let _ = writeln!(std::io::stderr(), "{text}");
+                    ExitCode::from(WRONG)
+                }
+            };
+        }
         Action::Schema { from } => print(clickhouse::schema_statements(&options, *from)),
         Action::Grants { own } => {
             let role = if *own { Role::Own } else { Role::Use };
@@ -98,6 +125,62 @@ fn check(options: &Options, json: bool) -> ExitCode {
         }
     }
     ExitCode::from(if is_wrong { WRONG } else { 0 })
+}
+
+/// Copies the embedded store.
+fn copy_all(config: &Config, options: Options) -> Result<Copied, Box<dyn Error>> {
+    let clock = Clock::system();
+    // What is only in its log is put into files first.
+    open_embedded(config, clock.now_unix_ns())?.close()?;
+    let from = open_embedded(config, clock.now_unix_ns())?;
+    let to = ClickHouseStore::open(options)?;
+    let mut hour = 0;
+    let each = |range: TimeRange, copied: &Copied| {
+        let of = range.start_unix_ns / 3_600_000_000_000;
+        if of != hour {
+            hour = of;
+            let (start, stored) = (collector::time::rfc3339(range.start_unix_ns), copied.stored);
+            let _ = writeln!(std::io::stderr(), "{start}: {stored} windows");
+        }
+    };
+    Ok(copy(&from, &to, clock.now_unix_ns(), each)?)
+}
+
+/// Says what was copied.
+fn told(copied: &Copied, json: bool) -> ExitCode {
+    let mut out = std::io::stdout().lock();
+    if json {
+        let all = serde_json::json!(copied);
+        let _ = writeln!(out, "{all:#}");
+    } else {
+        let Copied {
+            stored,
+            there,
+            refused,
+            reason,
+            hosts,
+            lacking,
+            coarser,
+        } = copied;
+        let _ = writeln!(
+            out,
+            "{stored} windows copied, {there} were there, {hosts} hosts"
+        );
+        if let Some(reason) = reason {
+            let _ = writeln!(out, "{refused} windows refused: {reason}");
+        }
+        if *coarser > 0 {
+            let _ = writeln!(
+                out,
+                "{coarser} partitions have no windows any more and were not copied"
+            );
+        }
+        for &start in lacking {
+            let start = collector::time::rfc3339(start);
+            let _ = writeln!(out, "less than in data_dir: ten minutes from {start}");
+        }
+    }
+    ExitCode::from(if copied.lacking.is_empty() { 0 } else { WRONG })
 }
 
 /// A finding in lines for people.

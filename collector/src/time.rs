@@ -36,7 +36,7 @@ fn system_unix_ns() -> i64 {
 }
 
 /// A time as texts have it; empty if no calendar has it.
-pub(crate) fn rfc3339(unix_ns: i64) -> String {
+pub fn rfc3339(unix_ns: i64) -> String {
     let time = time::OffsetDateTime::from_unix_timestamp_nanos(unix_ns.into()).ok();
     let text = time.and_then(|at| {
         at.format(&time::format_description::well_known::Rfc3339)

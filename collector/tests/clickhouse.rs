@@ -12,6 +12,8 @@ mod ages;
 mod command;
 #[path = "clickhouse/confined.rs"]
 mod confined;
+#[path = "clickhouse/copy.rs"]
+mod copy;
 #[path = "clickhouse/cost.rs"]
 mod cost;
 #[path = "clickhouse/ddl.rs"]

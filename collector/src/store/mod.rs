@@ -10,6 +10,7 @@ mod admission;
 mod batching;
 mod board;
 pub mod clickhouse;
+pub mod copy;
 pub mod embedded;
 mod exact;
 mod names;

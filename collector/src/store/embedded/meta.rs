@@ -35,7 +35,8 @@ impl Account {
         }
     }
 
-    fn is_unmeasured(&self) -> bool {
+    /// True when the kernel's accounting is not known.
+    pub fn is_unmeasured(&self) -> bool {
         self.ns == 0 && self.below_ns < 0
     }
 }

@@ -76,6 +76,7 @@ mod sequence_set;
 mod summaries;
 mod table;
 mod wal;
+mod windows;
 
 pub use options::{OpenError, Options};
 
