@@ -197,8 +197,8 @@ impl Fleet {
         };
         (!damaged.is_empty()).then(|| {
             format!(
-                "damaged partitions were set aside and are missing here: \
-                {named}{more}"
+                "missing here, because they are damaged or the archive does not give them: \
+                partitions {named}{more}"
             )
         })
     }
@@ -419,7 +419,10 @@ mod tests {
         assert!(damaged.is_partial());
         assert_eq!(
             damaged.damage().as_deref(),
-            Some("damaged partitions were set aside and are missing here: a, b, c and 2 more")
+            Some(
+                "missing here, because they are damaged or the archive does not give them: \
+                 partitions a, b, c and 2 more"
+            )
         );
     }
 

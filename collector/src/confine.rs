@@ -8,7 +8,7 @@
 //! of what it links to.
 
 use crate::alerts;
-use crate::config::{Config, Engine, Sandbox as Mode};
+use crate::config::{Archive, Config, Engine, Sandbox as Mode};
 use sandbox::{Calls, Reach, Report, Sandbox};
 use std::path::{Path, PathBuf};
 
@@ -115,6 +115,12 @@ pub fn reach(config: &Config, file: Option<&Path>) -> Reach {
     };
     let files = files(config, file).into_iter();
     let reach = files.fold(reach, |reach, file| reach.renewed(file));
+    let tokens = config
+        .archive
+        .url
+        .iter()
+        .flat_map(|_| Archive::token_files());
+    let reach = tokens.fold(reach, |reach, file| reach.renewed(&file));
     let urls = urls(config);
     match urls.is_empty() {
         true => reach,
@@ -135,6 +141,8 @@ fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
         &config.identity.outside.key_file,
         &config.auth.oidc.client_secret_file,
         &config.auth.oidc.ca_file,
+        &config.archive.credentials_file,
+        &config.archive.ca_file,
     ];
     let named = named.into_iter().flatten();
     let named = named.chain(&config.identity.outside.ca_files);
@@ -153,6 +161,7 @@ fn urls(config: &Config) -> Vec<String> {
         urls.extend(config.clickhouse.urls.iter().cloned());
     }
     urls.extend(config.auth.oidc.issuer.clone());
+    urls.extend(config.archive.urls());
     urls.extend(alerts::addresses(&config.receivers));
     urls
 }

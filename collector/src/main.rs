@@ -8,7 +8,7 @@ use clap::Parser;
 use collector::config::{Config, Configuration, Loaded, LogFormat, LogLevel, effective_uid};
 use collector::listen::ListenError;
 use collector::server::{self, Addresses, ServeError};
-use collector::store::embedded;
+use collector::store::embedded::{self, EmbeddedStore};
 use collector::store::open::{self, OpenError};
 use collector::time::Clock;
 use collector::{audit, confine};
@@ -35,6 +35,7 @@ Examples:
   fleetprof-collector --check-config collector.yaml     check a configuration
   fleetprof-collector audit verify /srv/copies/audit    check files of an audit log
   fleetprof-collector store check                       examine the ClickHouse servers
+  fleetprof-collector archive take-over                 continue the archive of a lost collector
 
 Agents push to --listen-grpc, and `agent-ctl --collector` connects there; the page is at \
 --listen-http.
@@ -93,6 +94,31 @@ enum Command {
         config: Option<PathBuf>,
         /// Override a key of the configuration; may be repeated
         #[arg(long = "set", value_name = "KEY=VALUE", global = true)]
+        sets: Vec<String>,
+    },
+    /// Look after the archive of the embedded store
+    Archive {
+        #[command(subcommand)]
+        action: ArchiveAction,
+    },
+}
+
+#[derive(clap::Subcommand)]
+enum ArchiveAction {
+    /// Make this collector the one that writes to the archive
+    #[command(after_help = "\
+For a collector that replaces one that is lost: run it with the configuration of the new collector \
+while that is stopped, then start it. The other collector, if it still runs, uploads nothing any \
+more and reports that.
+
+Exit code 1: the archive is not reachable, or has no manifest; 3: configuration; 5: the collector \
+runs")]
+    TakeOver {
+        /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
+        #[arg(long, value_name = "FILE")]
+        config: Option<PathBuf>,
+        /// Override a key of the configuration; may be repeated
+        #[arg(long = "set", value_name = "KEY=VALUE")]
         sets: Vec<String>,
     },
 }
@@ -165,6 +191,14 @@ fn main() -> ExitCode {
             };
             return store_command::run(action, &loaded.config);
         }
+        Some(Command::Archive { action }) => {
+            let ArchiveAction::TakeOver { config, sets } = action;
+            let (path, sets) = (config.clone(), sets.clone());
+            return match take_over(&Source { path, sets }) {
+                Ok(()) => ExitCode::SUCCESS,
+                Err((error, code)) => fail(&*error, code),
+            };
+        }
         None => {}
     }
     let check = args.check || args.check_config.is_some();
@@ -210,6 +244,35 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => fail(&*error, exit(&*error)),
     }
+}
+
+/// Makes the collector of a configuration the one that writes to its archive.
+fn take_over(source: &Source) -> Result<(), (Box<dyn Error>, Exit)> {
+    let loaded = source
+        .load()
+        .map_err(|error| (error.into(), Exit::Config))?;
+    let config = loaded.config;
+    let Some(options) = open::archive_options(&config) else {
+        return Err(("`archive.url` is null".into(), Exit::Config));
+    };
+    let url = config.archive.url.clone().unwrap_or_default();
+    let taken = EmbeddedStore::take_over_archive(&config.data_dir, options);
+    let taken = taken.map_err(OpenError::from).map_err(|error| {
+        let code = exit(&error);
+        (error.into(), code)
+    })?;
+    let Some(before) = taken else {
+        let text = format!("the archive `{url}` has no manifest: there is nothing to take over");
+        return Err((text.into(), Exit::Failed));
+    };
+    // Its name is somebody else's.
+    let host = profile::text::printable(&before.host);
+    let _ = writeln!(
+        std::io::stdout(),
+        "{url} belonged to the collector of {host} ({}) and belongs to this one now",
+        profile::text::printable(&before.id)
+    );
+    Ok(())
 }
 
 /// Checks the files of an audit log that nobody writes to.

@@ -13,6 +13,8 @@ counted! {
     Gauge fleetprof_collector_push_failing = push_failing;
     /// 1 if the check for hosts in trouble has stopped because its thread panicked.
     Gauge fleetprof_collector_survey_ended = survey_ended;
+    /// 1 if nothing is uploaded to the archive any more because the thread for it panicked.
+    Gauge fleetprof_collector_upload_ended = upload_ended;
     /// Hosts that send no usable samples now.
     Gauge fleetprof_collector_hosts_blind = hosts_blind;
     /// Hosts with warnings or errors, including those without usable samples.
@@ -344,7 +346,9 @@ mod tests {
         assert_eq!(metrics::problems(&all), Vec::<String>::new());
         let own = |family: &Family| {
             let name = &family.name;
-            name.starts_with("fleetprof_collector_") || name.starts_with("fleetprof_store_")
+            let own = ["collector", "store", "archive"];
+            own.iter()
+                .any(|of| name.starts_with(&format!("fleetprof_{of}_")))
         };
         assert!(all.len() > 80 && all.iter().all(own));
     }

@@ -1,23 +1,31 @@
-//! The thread that maintains the store and informs it about hosts (`fp-upkeep`); and one that looks
-//! for hosts in trouble, which waits for neither (`fp-survey`).
+//! The thread that maintains the store and informs it about hosts (`fp-upkeep`); one that looks for
+//! hosts in trouble (`fp-survey`), and one that has sealed data copied to the archive
+//! (`fp-upload`). None waits for another.
 //!
 //! If `fp-upkeep` ends on its own, the collector ends. If `fp-survey` panics, agents are still
 //! served: the log and a metric report it, and `/healthz` is 503 until a restart.
 
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
-use crate::store::OpenStore;
+use crate::store::{Cancel, OpenStore, WindowSink};
 use crate::time::Clock;
+use metrics::Gauge;
 use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::oneshot;
 
 /// How often it looks.
 const INTERVAL: Duration = Duration::from_secs(2);
+
+/// Time for an upload to end when the collector stops.
+const UPLOAD_END: Duration = Duration::from_secs(2);
+
+/// How often it is looked whether it has.
+const LOOK: Duration = Duration::from_millis(10);
 
 /// Most troubles remembered as reported. Each is a sentence; a store with more than this many at a
 /// time is reported again.
@@ -27,6 +35,9 @@ const TOLD_MAX: usize = 256;
 pub struct Upkeep {
     stop: Vec<SyncSender<()>>,
     threads: Vec<JoinHandle<()>>,
+    /// Ends an upload.
+    cancel: Cancel,
+    upload: Option<JoinHandle<()>>,
 }
 
 impl Upkeep {
@@ -46,6 +57,16 @@ impl Upkeep {
         let looked = Arc::clone(&hosts);
         let surveyed = metrics.clone();
         let look = move || survey(&no_more, INTERVAL, &surveyed, || looked.look());
+        let (stop_uploading, no_uploads) = sync_channel::<()>(1);
+        let cancel = Cancel::default();
+        let upload = {
+            let (sink, clock, cancel) = (store.sink.clone(), clock.clone(), cancel.clone());
+            let metrics = metrics.clone();
+            move || {
+                let _ended = Ended(&metrics.upload_ended);
+                upload(&no_uploads, sink.as_ref(), &clock, &cancel);
+            }
+        };
         let run = move || {
             // Dropped however the thread ends, which is what the receiver waits for.
             let _alive: oneshot::Sender<()> = alive;
@@ -53,18 +74,21 @@ impl Upkeep {
             while stopped.recv_timeout(INTERVAL) == Err(RecvTimeoutError::Timeout) {
                 let mut found = round(&store, &hosts, &clock, &metrics);
                 found.extend(survey_issue(&metrics));
+                found.extend(upload_issue(&metrics));
                 issues.tell(found);
             }
         };
         let start = |name: &str| std::thread::Builder::new().name(name.to_owned());
-        // One that is started before the other fails ends when its sender is dropped.
+        // Those that are started before another fails end when their senders are dropped.
         let threads = vec![
             start("fp-survey").spawn(look)?,
             start("fp-upkeep").spawn(run)?,
         ];
         let upkeep = Upkeep {
-            stop: vec![stop_looking, stop],
+            stop: vec![stop_looking, stop, stop_uploading],
             threads,
+            cancel,
+            upload: Some(start("fp-upload").spawn(upload)?),
         };
         Ok((upkeep, ended))
     }
@@ -76,10 +100,32 @@ impl Upkeep {
 
     fn end(&mut self) {
         self.stop.clear();
+        self.cancel.cancel();
         for thread in self.threads.drain(..) {
             // A panic was reported when it happened.
             let _ = thread.join();
         }
+        let Some(upload) = self.upload.take() else {
+            return;
+        };
+        // It may wait for a server that does not answer. Nothing is lost if it goes on until the
+        // process ends: an object counts once the manifest names it.
+        let until = Instant::now() + UPLOAD_END;
+        while !upload.is_finished() && Instant::now() < until {
+            std::thread::sleep(LOOK);
+        }
+    }
+}
+
+/// Has sealed data copied, until stopped. What fails is an issue of the store.
+fn upload(stopped: &Receiver<()>, sink: &dyn WindowSink, clock: &Clock, cancel: &Cancel) {
+    let mut pause = INTERVAL;
+    while stopped.recv_timeout(pause) == Err(RecvTimeoutError::Timeout) {
+        let more = sink.archive(clock.now_unix_ns(), cancel);
+        pause = match more {
+            Ok(true) => Duration::ZERO,
+            Ok(false) | Err(_) => INTERVAL,
+        };
     }
 }
 
@@ -91,19 +137,19 @@ impl Drop for Upkeep {
 
 /// Looks every `interval` until stopped, or until a look panics.
 fn survey(no_more: &Receiver<()>, interval: Duration, metrics: &Metrics, mut look: impl FnMut()) {
-    let _ended = SurveyEnded(metrics);
+    let _ended = Ended(&metrics.survey_ended);
     while no_more.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
         look();
     }
 }
 
-/// Makes it known when the survey ends by a panic.
-struct SurveyEnded<'a>(&'a Metrics);
+/// Makes it known when a thread ends by a panic.
+struct Ended<'a>(&'a Gauge);
 
-impl Drop for SurveyEnded<'_> {
+impl Drop for Ended<'_> {
     fn drop(&mut self) {
         if std::thread::panicking() {
-            self.0.survey_ended.set(1);
+            self.0.set(1);
         }
     }
 }
@@ -112,6 +158,15 @@ fn survey_issue(metrics: &Metrics) -> Option<String> {
     let ended = metrics.survey_ended.get() != 0;
     ended.then(|| {
         "the check for hosts in trouble has stopped: thread `fp-survey` panicked\n  restart the \
+         collector"
+            .to_owned()
+    })
+}
+
+fn upload_issue(metrics: &Metrics) -> Option<String> {
+    let ended = metrics.upload_ended.get() != 0;
+    ended.then(|| {
+        "nothing is uploaded to the archive any more: thread `fp-upload` panicked\n  restart the \
          collector"
             .to_owned()
     })

@@ -1,7 +1,7 @@
 //! The status of a collector: version, store, what is kept, what is degraded.
 
 use super::json::{Counter, Sandbox};
-use super::{Args, VALUE_COLUMN, counters, degradations, sandboxed};
+use super::{Args, VALUE_COLUMN, counters, degradations, sandboxed, store};
 use crate::collector::Collector;
 use crate::degradation::Degradation;
 use crate::exit::{self, fail};
@@ -75,6 +75,12 @@ fn show(out: &Out, status: &StatusResponse, args: &Args) -> String {
             max => format!("{bytes} of {}", units::bytes(max)),
         };
         line("size", size);
+    }
+    if let Some(archive) = store::archive(out, &status.counters) {
+        line("archive", archive);
+    }
+    if let Some(ceiling) = store::ceiling(&status.counters) {
+        line("ceiling", ceiling);
     }
     let kept = match kept(status) {
         None => "nothing yet".to_owned(),

@@ -4,6 +4,7 @@
 mod collector;
 mod export;
 mod json;
+mod store;
 
 use crate::client::Client;
 use crate::degradation::severity;

@@ -2,6 +2,7 @@
 //! range, and whether a reload applies it. `config/collector.yaml` is generated from it. Defaults
 //! are in the section types.
 
+mod archive;
 mod clickhouse;
 mod data;
 mod general;
@@ -96,6 +97,12 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
          symbols of data_dir, with every store. People upload them (agent-ctl symbols upload), and \
          debuginfod servers have those of distributions.",
     ),
+    (
+        "archive",
+        "A bucket of S3, or of a server that speaks its protocol, for the embedded store: it gets \
+         partitions an hour after they ended, keeps them longer than the disk, and a new \
+         collector starts from it when this one is lost.",
+    ),
     ("clickhouse", "The server to use with `store: clickhouse`."),
     ("log", "The collector's own log, on standard error."),
     ("shutdown", "How the collector stops."),
@@ -124,6 +131,7 @@ const PARTS: &[&[Key<Config>]] = &[
     hosts::KEYS,
     data::KEYS,
     kept::KEYS,
+    archive::KEYS,
     clickhouse::KEYS,
     LAST,
 ];

@@ -3,6 +3,7 @@
 
 pub mod alert_rule;
 pub mod alerts;
+mod archive;
 mod auth;
 mod keys;
 pub mod outside;
@@ -10,6 +11,7 @@ mod sections;
 
 pub use alert_rule::Rule;
 pub use alerts::{AlertRule, Alerting, Receiver};
+pub use archive::Archive;
 pub use auth::{Auth, OidcAuth, OidcRule};
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
@@ -71,6 +73,8 @@ pub struct Config {
     pub incidents: Incidents,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,
+    /// The bucket that keeps the partitions of the embedded store.
+    pub archive: Archive,
     /// The ClickHouse to use with `store: clickhouse`.
     pub clickhouse: ClickHouse,
     /// The collector's own log.
@@ -224,6 +228,14 @@ impl Configuration for Config {
                 );
                 conflict(key, message);
             }
+        }
+        for (key, message) in self.archive.settle() {
+            conflict(key, message);
+        }
+        if self.archive.url.is_some() && self.store != Engine::Embedded {
+            let message = "is set, but `store` is `clickhouse`, which keeps nothing in it: cold \
+                data of ClickHouse is its own matter (docs/operate/clickhouse.md)";
+            conflict("archive.url", message.to_owned());
         }
         let clickhouse = &self.clickhouse;
         if clickhouse.urls.is_empty() && self.store == Engine::ClickHouse {

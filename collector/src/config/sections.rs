@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::{Alerting, Auth, Config, Log, external};
+use super::{Alerting, Archive, Auth, Config, Log, external};
 use profile::fleet::COLLECTOR_PORT;
 use serde::Serialize;
 use std::net::{IpAddr, SocketAddr};
@@ -407,6 +407,7 @@ impl Default for Config {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
             },
+            archive: Archive::default(),
             clickhouse: ClickHouse {
                 urls: vec!["http://127.0.0.1:8123".to_owned()],
                 cluster: None,

@@ -1,7 +1,7 @@
 //! Opens the engine that the configuration names: the only place that knows all engines.
 
 use super::clickhouse::{self, ClickHouseStore};
-use super::embedded::{self, EmbeddedStore};
+use super::embedded::{self, ArchiveOptions, BucketOptions, EmbeddedStore};
 use super::{OpenStore, Store};
 use crate::config::{Config, Engine};
 use std::sync::Arc;
@@ -12,6 +12,12 @@ use std::time::Duration;
 const FUTURE: Duration = Duration::from_secs(600);
 /// Unit: nanoseconds.
 const DAY_NS: u64 = 86_400 * 1_000_000_000;
+
+/// Size of the parts of an upload. Unit: bytes. S3 wants at least 5 MiB; each is in memory.
+const PART_BYTES: usize = 8 << 20;
+
+/// Size of the pieces of objects that queries fetch. Unit: bytes.
+const PIECE_BYTES: usize = 1 << 20;
 
 /// Why a store could not be opened.
 #[derive(Debug, thiserror::Error)]
@@ -55,6 +61,7 @@ pub fn open_embedded(
         future_ns: FUTURE.as_nanos() as u64,
         disk_bytes: config.retention.disk_bytes(),
         service_labels: config.service_labels.clone(),
+        archive: archive_options(config),
         ..embedded::Options::default()
     };
     EmbeddedStore::open(&config.data_dir, options, now_unix_ns)
@@ -82,4 +89,27 @@ pub fn clickhouse_options(config: &Config) -> clickhouse::Options {
         future: FUTURE,
         ..clickhouse::Options::default()
     }
+}
+
+/// How the archive of `config` behaves, if there is one.
+pub fn archive_options(config: &Config) -> Option<ArchiveOptions> {
+    let from = &config.archive;
+    let (bucket, prefix) = from.place()?;
+    let age_ns = |days: u32| u64::from(days) * DAY_NS;
+    Some(ArchiveOptions {
+        bucket: BucketOptions {
+            bucket: bucket.to_owned(),
+            prefix: prefix.to_owned(),
+            endpoint: from.endpoint.clone(),
+            region: from.region.clone(),
+            path_style: from.path_style,
+            credentials_file: from.credentials_file.clone(),
+            ca_file: from.ca_file.clone(),
+        },
+        local_ns: age_ns(from.local_days),
+        retention_ns: age_ns(from.retention_days),
+        cache_bytes: u64::from(from.cache_gib) << 30,
+        part_bytes: PART_BYTES,
+        piece_bytes: PIECE_BYTES,
+    })
 }

@@ -115,7 +115,7 @@ pub struct DataQuality {
     /// The answer's samples with a leaf that the agent could not name and the collector did, by the
     /// source of the name. Only answers with functions have it.
     pub named_later: NamedLater,
-    /// Partitions set aside that would have answered.
+    /// Partitions that would have answered: set aside, or not given by the archive.
     pub damaged: Vec<String>,
     /// What of the range is left out because labels that must be known are not kept for it, in
     /// sentences for people.

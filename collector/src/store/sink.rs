@@ -1,6 +1,6 @@
 //! The interface for writing: windows, and facts about their hosts.
 
-use super::{BatchPolicy, Defined, HostRecord, NewWindow, PushOutcome, StoreError};
+use super::{BatchPolicy, Cancel, Defined, HostRecord, NewWindow, PushOutcome, StoreError};
 use profile::Dictionary;
 use std::sync::Arc;
 
@@ -62,6 +62,16 @@ pub trait WindowSink: Send + Sync + 'static {
     /// # Errors
     /// When something stayed undone; the next call tries again.
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError>;
+
+    /// Copies what is complete to where it is kept longer: a piece of work that may take minutes and
+    /// waits for a network, so on a thread of its own, every few seconds. Returns whether more is
+    /// to be done at once. `cancel` ends it early.
+    ///
+    /// # Errors
+    /// When something could not be copied; a later call tries again.
+    fn archive(&self, _now_unix_ns: i64, _cancel: &Cancel) -> Result<bool, StoreError> {
+        Ok(false)
+    }
 
     /// Writes what is in memory and closes. The store takes nothing afterwards.
     ///

@@ -3,6 +3,7 @@
 //!
 //! Nothing here writes to the log or to a partition's file.
 
+use super::archive::{Archive, ArchivedObject, Entry};
 use super::counters::Counters;
 use super::file::{FileError, remove};
 use super::host_index::HostIndex;
@@ -14,7 +15,7 @@ use super::wal::LogLocation;
 use super::{manifest, partition_log};
 use crate::store::{StoreError, TimeRange};
 use crate::sync::{lock, read, write};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, RwLock};
@@ -27,6 +28,11 @@ pub struct Catalog {
     pub options: Options,
     /// By start.
     pub partitions: RwLock<BTreeMap<i64, Arc<Partition>>>,
+    /// Partitions that are read from the archive, by start: those of which no file is here. Changed
+    /// by [`Catalog::show_archived`] alone.
+    archived: RwLock<BTreeMap<i64, Vec<Arc<Partition>>>>,
+    /// The archive, if there is one.
+    pub archive: Option<Arc<Archive>>,
     /// Facts that hosts report.
     pub hosts: Mutex<HostTable>,
     /// Every window's host, number and time.
@@ -46,8 +52,15 @@ pub struct Catalog {
 
 impl Catalog {
     /// A catalog without partitions and hosts yet.
-    pub fn new(dir: &Path, options: Options, evicted_before: i64) -> Catalog {
+    pub fn new(
+        dir: &Path,
+        options: Options,
+        archive: Option<Arc<Archive>>,
+        evicted_before: i64,
+    ) -> Catalog {
         Catalog {
+            archive,
+            archived: RwLock::default(),
             dir: dir.to_owned(),
             options,
             partitions: RwLock::default(),
@@ -65,6 +78,77 @@ impl Catalog {
     /// Every partition, oldest first.
     pub fn all_partitions(&self) -> Vec<Arc<Partition>> {
         read(&self.partitions).values().cloned().collect()
+    }
+
+    /// Shows the objects of which no file is here. To be called with every change of `partitions`
+    /// that makes one go, before the lock is released, so that readers find each partition once.
+    pub fn show_archived(&self, partitions: &BTreeMap<i64, Arc<Partition>>) {
+        let Some(archive) = &self.archive else {
+            return;
+        };
+        let mut archived = write(&self.archived);
+        let shown = std::mem::take(&mut *archived).into_values().flatten();
+        let mut shown: HashMap<String, Arc<Partition>> = shown
+            .filter_map(|of| Some((of.object.as_ref()?.entry.name.clone(), of)))
+            .collect();
+        for entry in archive.manifest().partitions {
+            let start = entry.start_s.saturating_mul(1_000_000_000);
+            let local = partitions.get(&start);
+            if local.is_some_and(|local| local.lineage == entry.lineage()) {
+                continue;
+            }
+            let Some(level) = entry.level() else { continue };
+            let partition = shown.remove(&entry.name).unwrap_or_else(|| {
+                let end = entry.end_s.saturating_mul(1_000_000_000);
+                let labels = entry.service_labels.clone();
+                Arc::new(Partition::archived(
+                    level.path(&self.partition_path(start)),
+                    self.partition_log(start),
+                    (start, end),
+                    level,
+                    &labels,
+                    ArchivedObject::new(archive, entry),
+                ))
+            });
+            archived.entry(start).or_default().push(partition);
+        }
+    }
+
+    /// Every partition that is read from the archive, oldest first.
+    pub fn all_archived(&self) -> Vec<Arc<Partition>> {
+        read(&self.archived).values().flatten().cloned().collect()
+    }
+
+    /// The object that has all that is in a partition's file.
+    pub fn archived_copy(&self, partition: &Partition) -> Option<Entry> {
+        let archive = self.archive.as_ref()?;
+        let start_s = partition.start.div_euclid(1_000_000_000);
+        let entry = archive.find(start_s, partition.lineage)?;
+        let same = (entry.flushes, entry.level()) == (partition.flushes(), Some(partition.level));
+        same.then_some(entry)
+    }
+
+    /// True when the archive is read for the partition that starts then.
+    pub fn has_archived(&self, start: i64) -> bool {
+        read(&self.archived).contains_key(&start)
+    }
+
+    /// The object with the data of a partition whose file is gone.
+    pub fn archived_as(&self, partition: &Partition) -> Option<Arc<Partition>> {
+        let archived = read(&self.archived);
+        let mut of_start = archived.get(&partition.start)?.iter();
+        let found = of_start.find(|archived| archived.lineage == partition.lineage);
+        found.cloned()
+    }
+
+    /// Partitions of which `wanted` says that they are to be read, wherever they are, oldest first.
+    pub fn readable(&self, wanted: impl Fn(&Partition) -> bool) -> Vec<Arc<Partition>> {
+        let partitions = read(&self.partitions);
+        let archived = read(&self.archived);
+        let all = partitions.values().chain(archived.values().flatten());
+        let mut wanted: Vec<_> = all.filter(|of| wanted(of)).cloned().collect();
+        wanted.sort_by_key(|partition| partition.start);
+        wanted
     }
 
     /// Memory of windows that are in no file yet. Unit: bytes.
@@ -116,6 +200,8 @@ impl Catalog {
             FileError::Unavailable(text) => {
                 StoreError::Unavailable(format!("failed to {operation} of `{path}`: {text}"))
             }
+            FileError::Archive(text) => StoreError::Unavailable(text),
+            FileError::Cancelled => StoreError::Cancelled,
             FileError::Other(text) => StoreError::Engine {
                 operation,
                 message: format!("`{path}`: {text}"),
@@ -238,8 +324,7 @@ impl Catalog {
     pub fn index_hosts_again(&self) {
         self.forget_manifest();
         let mut index = HostIndex::default();
-        let partitions: Vec<_> = read(&self.partitions).values().cloned().collect();
-        for partition in partitions {
+        for partition in self.readable(|_| true) {
             match partition.index_hosts(&mut index) {
                 Ok(()) => {}
                 Err(FileError::Damaged(text)) => self.mark_damaged(&partition, &text),

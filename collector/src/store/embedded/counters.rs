@@ -37,7 +37,8 @@ metrics::counted! {
     /// Partitions removed, by cause.
     Counter fleetprof_store_partitions_removed_total{cause} =
         "age" partitions_expired,
-        "disk_bytes" partitions_evicted;
+        "disk_bytes" partitions_evicted,
+        "archived" partitions_archived;
     /// Chunks of ten minutes whose parts, one a flush, were put together.
     Counter fleetprof_store_chunks_compacted_total = chunks_compacted;
     /// Time to put the parts of a chunk together.

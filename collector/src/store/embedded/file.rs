@@ -5,8 +5,10 @@
 //! each of which sees the state it started with. Nothing outside this file speaks SQL.
 
 mod rewrite;
+mod rows;
 
-pub use rewrite::{Replacement, put_in_place};
+pub use rewrite::{Hours, Replacement, hours_of, put_in_place};
+pub use rows::{Facts, Rows};
 
 use super::codec::Corrupt;
 use super::encode::Encoded;
@@ -44,6 +46,12 @@ pub enum FileError {
     /// No room, or the disk refuses: it may work later.
     #[error("{0}")]
     Unavailable(String),
+    /// The archive does not give it, or gives something else.
+    #[error("{0}")]
+    Archive(String),
+    /// The caller has gone, or the time is over.
+    #[error("the caller gave up")]
+    Cancelled,
     /// Something else.
     #[error("{0}")]
     Other(String),
@@ -96,6 +104,17 @@ fn key(chunk: u16, bundle: u32, part: u32) -> i64 {
     i64::from(chunk & 0x7fff) << 48 | i64::from(bundle) << 16 | i64::from(part)
 }
 
+/// Ids of the blobs of a chunk with bundles in `[from, to)`: the first, and the one behind the last.
+pub fn ids_of_bundles(chunk: u16, (from, to): (u32, u64)) -> (i64, i64) {
+    let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
+    (key(chunk, from, 0), high)
+}
+
+/// Ids of all blobs of chunks in `[from, to]`, likewise.
+pub fn ids_of_chunks(from: u16, to: u16) -> (i64, i64) {
+    (key(from, 0, 0), key(to, 0, 0).saturating_add(1 << 48))
+}
+
 /// What one flush adds to a file.
 pub struct Flush {
     /// Its number in this file: one more than that of the flush before.
@@ -115,6 +134,9 @@ pub struct Opened {
     pub service_labels: Vec<String>,
     /// Which set of ids it has; 0 for files of before there were several.
     pub generation: u64,
+    /// Which data it has: that of the file that it was downsampled from, whatever its ids are. A
+    /// file that starts empty starts one.
+    pub lineage: u64,
     /// How many flushes are in it.
     pub flushes: u64,
     /// Last record of the log by chunk.
@@ -125,7 +147,7 @@ pub struct Opened {
 fn lay_out(
     connection: &Connection,
     service_labels: &[String],
-    generation: u64,
+    (generation, lineage): (u64, u64),
     flushes: i64,
 ) -> Result<(), FileError> {
     connection.execute_batch(&format!(
@@ -134,8 +156,14 @@ fn lay_out(
     ))?;
     let labels = service_labels.join("\n");
     connection.execute(
-        "INSERT INTO about VALUES ('service_labels', ?1), ('generation', ?2), ('flushes', ?3)",
-        params![labels.as_bytes(), generation as i64, flushes],
+        "INSERT INTO about VALUES ('service_labels', ?1), ('generation', ?2), ('flushes', ?3), \
+         ('lineage', ?4)",
+        params![
+            labels.as_bytes(),
+            generation as i64,
+            flushes,
+            lineage as i64
+        ],
     )?;
     Ok(())
 }
@@ -147,11 +175,12 @@ pub struct PartitionFile {
 }
 
 impl PartitionFile {
-    /// Makes a new file with ids of its own generation.
+    /// Makes a new file with ids of this generation, and data that no other file has.
     pub fn create(
         path: &Path,
         service_labels: &[String],
         generation: u64,
+        lineage: u64,
     ) -> Result<PartitionFile, FileError> {
         let temporary = path.with_extension("new");
         remove(&temporary)?;
@@ -160,7 +189,7 @@ impl PartitionFile {
             connection.execute_batch(
                 "PRAGMA page_size = 4096; PRAGMA synchronous = FULL; PRAGMA temp_store = MEMORY;",
             )?;
-            lay_out(&connection, service_labels, generation, 0)?;
+            lay_out(&connection, service_labels, (generation, lineage), 0)?;
         }
         // SQLite would take the log of a file that is gone for that of the new one.
         for stale in &names(path)[1..] {
@@ -229,9 +258,16 @@ impl PartitionFile {
         )?;
         let labels = String::from_utf8(labels)
             .map_err(|_| FileError::Damaged("text is not UTF-8".to_owned()))?;
+        let generation = self.number("generation")? as u64;
+        // Files of before there was an archive have none; nor were they archived.
+        let lineage = match self.number("lineage")? {
+            0 => generation,
+            lineage => lineage as u64,
+        };
         let mut opened = Opened {
             service_labels: labels.split('\n').map(str::to_owned).collect(),
-            generation: self.number("generation")? as u64,
+            generation,
+            lineage,
             flushes: self.number("flushes")? as u64,
             ..Opened::default()
         };
@@ -391,14 +427,13 @@ impl PartitionFile {
         &self,
         table: Table,
         chunk: u16,
-        (from, to): (u32, u64),
+        bundles: (u32, u64),
         wanted: impl Fn(u32) -> bool,
         mut blob_of: impl FnMut(u32, &[u8]) -> Result<(), E>,
     ) -> Result<bool, E> {
         let prepared = self.connection.prepare_cached(table.select());
         let mut statement = prepared.map_err(FileError::from)?;
-        let low = key(chunk, from, 0);
-        let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
+        let (low, high) = ids_of_bundles(chunk, bundles);
         let mut rows = statement
             .query(params![low, high])
             .map_err(FileError::from)?;
@@ -425,8 +460,8 @@ impl PartitionFile {
             .connection
             .prepare_cached("SELECT id, body FROM windows WHERE id >= ?1 AND id < ?2");
         let mut statement = prepared.map_err(FileError::from)?;
-        let high = key(to, 0, 0).saturating_add(1 << 48);
-        let queried = statement.query(params![key(from, 0, 0), high]);
+        let (low, high) = ids_of_chunks(from, to);
+        let queried = statement.query(params![low, high]);
         let mut rows = queried.map_err(FileError::from)?;
         while let Some(row) = rows.next().map_err(FileError::from)? {
             let id: i64 = row.get(0).map_err(FileError::from)?;

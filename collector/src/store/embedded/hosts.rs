@@ -52,6 +52,14 @@ impl HostTable {
         if !self.dirty {
             return Ok(());
         }
+        replace(path, &self.encode()?, 0o666)?;
+        self.dirty = false;
+        self.saved_record = self.last_record;
+        Ok(())
+    }
+
+    /// All of it, as it stands in the file.
+    pub fn encode(&self) -> std::io::Result<Vec<u8>> {
         let mut raw = Vec::new();
         encode_u64(&mut raw, self.last_record);
         encode_u64(&mut raw, self.records.len() as u64);
@@ -64,10 +72,7 @@ impl HostTable {
         }
         let mut sealed = Vec::new();
         SectionWriter::new()?.seal(&mut sealed, &raw)?;
-        replace(path, &sealed, 0o666)?;
-        self.dirty = false;
-        self.saved_record = self.last_record;
-        Ok(())
+        Ok(sealed)
     }
 
     /// Reads the file.

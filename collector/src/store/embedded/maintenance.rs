@@ -4,6 +4,7 @@
 mod compactor;
 
 use super::catalog::Catalog;
+use super::ceiling::{Ceiling, Round};
 use super::chunk::CHUNK_NS;
 use super::file::{FileError, has_log, quarantine_file, remove};
 use super::level::Level;
@@ -15,9 +16,10 @@ use super::{eviction_watermark, manifest, partition_log};
 use crate::store::StoreError;
 use crate::sync::{lock, read, write};
 use compactor::Compactor;
+pub use compactor::has_closed;
 use std::sync::atomic::{AtomicI64, Ordering};
 use std::sync::{Arc, Mutex};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 /// A chunk is flushed so long after its end: agents push a window some seconds after it ended.
 /// Unit: nanoseconds.
@@ -37,6 +39,10 @@ const AGE_NS_MAX: i64 = 1_200_000_000_000;
 /// does.
 const LATE_SHARE: u64 = 2;
 
+/// Hosts that sent something so long ago count as connected. Unit: nanoseconds. Each says once a
+/// minute that it is there.
+const CONNECTED_NS: i64 = 900_000_000_000;
+
 /// The manifest is written so often: what changed after it is read at a start after a kill. Unit:
 /// nanoseconds.
 const MANIFEST_AGE_NS: i64 = 3_600_000_000_000;
@@ -49,6 +55,8 @@ pub struct Maintenance {
     pub(super) upkeep: Mutex<()>,
     /// Held by whoever compacts or downsamples; taken before `upkeep`.
     pub(super) compactor: Mutex<Compactor>,
+    /// How near its end the machine is.
+    pub ceiling: Ceiling,
     /// When the manifest was written last, since the Unix epoch. Unit: nanoseconds.
     manifest_unix_ns: AtomicI64,
 }
@@ -57,6 +65,7 @@ impl Maintenance {
     /// Creates the upkeep of a store that is opened now.
     pub fn new(catalog: Arc<Catalog>, log: Arc<LogWriter>, now_unix_ns: i64) -> Maintenance {
         Maintenance {
+            ceiling: Ceiling::new(catalog.options.partition_len()),
             catalog,
             log,
             upkeep: Mutex::default(),
@@ -72,6 +81,7 @@ impl Maintenance {
         let saved = manifest::save(
             &path,
             &self.catalog.all_partitions(),
+            &self.catalog.all_archived(),
             &self.catalog.host_index,
         );
         if let Err(error) = saved {
@@ -221,9 +231,12 @@ impl Maintenance {
     /// Removes partitions that are too old, or the oldest when there is too much.
     fn retire(&self, now_unix_ns: i64, undone: &mut Vec<String>) {
         let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
-        lock(&self.catalog.hosts).forget_before(horizon);
+        let forgotten = now_unix_ns.saturating_sub_unsigned(self.catalog.options.kept_ns());
+        lock(&self.catalog.hosts).forget_before(forgotten);
         for partition in self.catalog.all_partitions() {
-            if partition.end <= horizon {
+            if self.is_local_too_long(&partition, now_unix_ns) {
+                self.leave_to_archive(&partition, undone);
+            } else if partition.end <= horizon {
                 self.remove_partition(&partition, undone);
                 self.catalog.counters.partitions_expired.inc();
             }
@@ -248,6 +261,8 @@ impl Maintenance {
         }
         // A year of service hours is less than days of windows: they go last.
         partitions.sort_by_key(|of| (of.level == Level::ServiceHours, of.start));
+        // What the archive has goes before what nobody else has.
+        partitions.sort_by_key(|of| self.catalog.archived_copy(of).is_none());
         // The newest stays: a budget smaller than one partition would leave nothing to ask.
         let newest = partitions.iter().map(|partition| partition.start).max();
         partitions.retain(|partition| Some(partition.start) != newest);
@@ -258,9 +273,65 @@ impl Maintenance {
             // Its log and the copy of its dictionary go with it.
             let log = partition.log.bytes() + partition.log.copy_bytes();
             used = used.saturating_sub(partition.bytes().saturating_add(log));
+            if self.leave_to_archive(partition, undone) {
+                continue;
+            }
             self.refuse_before(partition.end, undone);
             self.remove_partition(partition, undone);
             self.catalog.counters.partitions_evicted.inc();
+        }
+    }
+
+    fn is_local_too_long(&self, partition: &Partition, now_unix_ns: i64) -> bool {
+        let options = &self.catalog.options;
+        let Some(archive) = &options.archive else {
+            return false;
+        };
+        let is_old = partition.end <= now_unix_ns.saturating_sub_unsigned(archive.local_ns);
+        // As coarse as its age wants it: it stays so in the archive.
+        is_old && partition.level >= options.level_at(partition.end, now_unix_ns)
+    }
+
+    /// Removes the file of a partition that is read from the archive from now on. Returns whether
+    /// the archive has all of it.
+    fn leave_to_archive(&self, partition: &Partition, undone: &mut Vec<String>) -> bool {
+        let _pushing = lock(&self.log.pushing);
+        // A collector that was fenced does not know what the bucket has by now.
+        let archive = self.catalog.archive.as_ref();
+        let is_ours = archive.is_some_and(|archive| archive.fenced().is_none());
+        let has_all = || self.catalog.archived_copy(partition).is_some();
+        if !is_ours || !partition.is_flushed() || !has_all() {
+            return false;
+        }
+        self.remove_files(partition, undone);
+        self.catalog.counters.partitions_archived.inc();
+        true
+    }
+
+    /// Notes how much of this machine a round took, and says what is near its end.
+    fn note_ceiling(&self, now_unix_ns: i64, (used, given): (Duration, Duration), pending: bool) {
+        let catalog = &self.catalog;
+        let partitions = catalog.all_partitions();
+        let on_disk: u64 = partitions.iter().map(|partition| partition.bytes()).sum();
+        let space = rustix::fs::statvfs(&catalog.dir).ok();
+        let since = now_unix_ns.saturating_sub(CONNECTED_NS);
+        let hosts = lock(&catalog.hosts);
+        let hosts = hosts.records.values();
+        let hosts = hosts.filter(|host| host.last_seen_unix_ns >= since).count() as u64;
+        self.ceiling.note(Round {
+            now: now_unix_ns,
+            used,
+            given,
+            is_pending: pending,
+            memory_bytes: catalog.mem_bytes() as u64,
+            memory_bytes_max: (catalog.options.memtable_bytes as u64).saturating_mul(2),
+            store_bytes: on_disk.saturating_add(self.bytes_beside_partitions()),
+            budget_bytes: catalog.options.disk_bytes,
+            free_bytes: space.map(|space| space.f_bavail.saturating_mul(space.f_frsize)),
+            hosts,
+        });
+        for (subject, issue) in self.ceiling.issues() {
+            catalog.report_issue(subject, issue);
         }
     }
 
@@ -321,8 +392,21 @@ impl Maintenance {
         // starts to read it. Who reads it now, goes on with the file, which is gone when the last
         // closes it.
         let _pushing = lock(&self.log.pushing);
-        write(&self.catalog.partitions).remove(&partition.start);
-        write(&self.catalog.host_index).cut(partition.start, partition.end);
+        self.remove_files(partition, undone);
+        if self.catalog.has_archived(partition.start) {
+            // Of its time something is left, which must not come again.
+            self.catalog.index_hosts_again();
+        } else {
+            write(&self.catalog.host_index).cut(partition.start, partition.end);
+        }
+    }
+
+    /// Removes the files of a partition, into which nothing is on its way.
+    fn remove_files(&self, partition: &Partition, undone: &mut Vec<String>) {
+        let mut partitions = write(&self.catalog.partitions);
+        partitions.remove(&partition.start);
+        self.catalog.show_archived(&partitions);
+        drop(partitions);
         partition.close_files();
         let path = partition.path.display();
         let log = self.catalog.partition_log(partition.start);
@@ -377,11 +461,13 @@ impl Maintenance {
             let mut partitions = write(&self.catalog.partitions);
             match partition.recreated() {
                 Ok(Some(recreated)) => {
-                    drop(partitions.insert(partition.start, Arc::new(recreated)))
+                    partitions.insert(partition.start, Arc::new(recreated));
+                    self.catalog.show_archived(&partitions);
                 }
                 Ok(None) => {
                     // Everything was in the file: what comes now for its time starts with new ids.
                     partitions.remove(&partition.start);
+                    self.catalog.show_archived(&partitions);
                     if let Err(error) = partition.log.clear() {
                         let path = partition.path.display();
                         undone.push(format!("failed to remove the log of `{path}`: {error}"));

@@ -14,14 +14,14 @@ use super::manifest_entry::{Entry, Identity};
 use super::partition::Partition;
 use crate::durable::replace;
 use crate::sync::{lock, read};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::os::unix::fs::MetadataExt as _;
 use std::path::Path;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
 /// Format of the file; others are not read.
-const VERSION: u64 = 1;
+const VERSION: u64 = 2;
 
 /// A partition written to so shortly before the manifest is read again at the next start: a later
 /// change may have left its file with the same time and size. Unit: nanoseconds; clocks of file
@@ -33,6 +33,8 @@ const RACY_NS: i128 = 1_000_000_000;
 pub struct Manifest {
     /// Partitions by start.
     pub entries: BTreeMap<i64, Entry>,
+    /// Archived partitions without a file, by start and lineage.
+    pub archived: BTreeSet<(i64, u64)>,
     /// Hosts of all of them.
     pub hosts: HostIndex,
 }
@@ -42,6 +44,7 @@ pub struct Manifest {
 pub fn save(
     path: &Path,
     partitions: &[Arc<Partition>],
+    archived: &[Arc<Partition>],
     hosts: &RwLock<HostIndex>,
 ) -> std::io::Result<()> {
     let mut raw = Vec::new();
@@ -49,6 +52,11 @@ pub fn save(
     encode_u64(&mut raw, partitions.len() as u64);
     for partition in partitions {
         encode_entry(&mut raw, partition);
+    }
+    encode_u64(&mut raw, archived.len() as u64);
+    for partition in archived {
+        encode_signed(&mut raw, partition.start);
+        encode_u64(&mut raw, partition.lineage);
     }
     // Pushes wait for no disk.
     read(hosts).encode(&mut raw);
@@ -70,6 +78,7 @@ fn encode_entry(out: &mut Vec<u8>, partition: &Partition) {
     }
     encode_u64(out, partition.level as u64);
     encode_u64(out, partition.generation);
+    encode_u64(out, partition.lineage);
     encode_u64(out, partition.flushes());
     encode_u64(out, partition.service_labels.len() as u64);
     for label in &partition.service_labels {
@@ -130,6 +139,10 @@ fn decode(bytes: &[u8]) -> Result<Manifest, Corrupt> {
         let (start, entry) = decode_entry(&mut input)?;
         manifest.entries.insert(start, entry);
     }
+    for _ in 0..input.decode_count()? {
+        let of = (input.decode_signed()?, input.decode_u64()?);
+        manifest.archived.insert(of);
+    }
     manifest.hosts = HostIndex::decode(&mut input)?;
     Ok(manifest)
 }
@@ -153,6 +166,7 @@ fn decode_entry(input: &mut Reader<'_>) -> Result<(i64, Entry), Corrupt> {
             .ok_or(Corrupt("a level is not known"))?,
         end,
         generation: input.decode_u64()?,
+        lineage: input.decode_u64()?,
         flushes: input.decode_u64()?,
         service_labels: Vec::new(),
         records: BTreeMap::new(),

@@ -42,6 +42,8 @@ pub struct Entry {
     pub end: i64,
     /// Which set of ids it has.
     pub generation: u64,
+    /// Which data it has.
+    pub lineage: u64,
     /// How many flushes are in it.
     pub flushes: u64,
     /// What its services are told by.

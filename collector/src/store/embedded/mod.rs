@@ -15,6 +15,7 @@
 //! DIR/partitions/SECONDS.sqlite   six hours each (an option), named by their start
 //! DIR/partitions/SECONDS.{1m,10m,1h}.sqlite   the same, downsampled, in place of the one before
 //! DIR/partitions/*.damaged        set aside
+//! DIR/archive/          what is known of the archive, when there is one (`archive`)
 //! ```
 //!
 //! A push gives its windows dense ids of their partition (`prepare`), adds one record per window to
@@ -36,8 +37,11 @@
 //! The parts of the store: `Catalog` is the shared state, `LogWriter` writes, `StoreReader` reads,
 //! `Maintenance` cleans up.
 
+mod archive;
+mod archiver;
 mod block;
 mod catalog;
+mod ceiling;
 mod chunk;
 mod chunk_slice;
 mod codec;
@@ -68,6 +72,7 @@ mod partition_log;
 mod prepare;
 mod quarantine;
 mod query;
+mod read_file;
 mod reader;
 pub mod readers;
 mod recover;
@@ -78,14 +83,16 @@ mod table;
 mod wal;
 mod windows;
 
+pub use archive::{ArchiveError, ArchiveOptions, BucketOptions, Owner};
 pub use options::{OpenError, Options};
 
 use super::names::{FrameNaming, Names};
 use super::{
-    Defined, HostRecord, NewWindow, NoticeBoard, PushOutcome, StoreError, StoreStatus, TimeRange,
-    WindowSink,
+    Cancel, Defined, HostRecord, NewWindow, NoticeBoard, PushOutcome, StoreError, StoreStatus,
+    TimeRange, WindowSink,
 };
 use crate::sync::{lock, read};
+use archiver::Archiver;
 use catalog::Catalog;
 use level::Level;
 use log_writer::LogWriter;
@@ -101,7 +108,8 @@ pub struct EmbeddedStore {
     catalog: Arc<Catalog>,
     log: Arc<LogWriter>,
     reader: StoreReader,
-    maintenance: Maintenance,
+    maintenance: Arc<Maintenance>,
+    archiver: Archiver,
     /// Locked for as long as the store is open.
     _lock: recover::DirectoryLock,
 }
@@ -244,6 +252,11 @@ impl WindowSink for EmbeddedStore {
         kept
     }
 
+    fn archive(&self, now_unix_ns: i64, cancel: &Cancel) -> Result<bool, StoreError> {
+        self.catalog.check_open()?;
+        self.archiver.step(now_unix_ns, cancel)
+    }
+
     fn close(&self) -> Result<(), StoreError> {
         self.maintenance.close()
     }
@@ -259,6 +272,8 @@ impl StoreStatus for EmbeddedStore {
     fn metrics(&self) -> Vec<Family> {
         let mut all = self.catalog.counters.families();
         all.extend(gather(SIZES, &self.sizes()));
+        all.extend(self.maintenance.ceiling.families());
+        all.extend(self.archiver.families());
         all
     }
 

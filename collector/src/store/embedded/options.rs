@@ -1,5 +1,6 @@
 //! Options of the operator, and reasons why the store could not be opened.
 
+use super::archive::{ArchiveError, ArchiveOptions};
 use super::chunk::CHUNK_NS;
 use super::level::Level;
 use std::path::PathBuf;
@@ -42,6 +43,8 @@ pub struct Options {
     pub service_labels: Vec<String>,
     /// Size of the write-ahead log at which everything is flushed. Unit: bytes.
     pub log_bytes: u64,
+    /// Where sealed partitions are copied to, and kept longer.
+    pub archive: Option<ArchiveOptions>,
 }
 
 impl Default for Options {
@@ -62,6 +65,7 @@ impl Default for Options {
                 .map(str::to_owned)
                 .to_vec(),
             log_bytes: 1 << 30,
+            archive: None,
         }
     }
 }
@@ -71,6 +75,14 @@ impl Options {
     pub(super) fn partition_len(&self) -> i64 {
         let chunks = (self.partition_ns / CHUNK_NS).clamp(1, 7 * DAY_NS / CHUNK_NS);
         (chunks * CHUNK_NS) as i64
+    }
+
+    /// Age at which nothing of a host is kept any more. Unit: nanoseconds.
+    pub(super) fn kept_ns(&self) -> u64 {
+        let archive = self.archive.as_ref();
+        archive.map_or(self.retention_ns, |of| {
+            self.retention_ns.max(of.retention_ns)
+        })
     }
 
     /// Age at which windows are refused. Unit: nanoseconds.
@@ -142,6 +154,9 @@ pub enum OpenError {
         /// The system's error.
         error: std::io::Error,
     },
+    /// The archive cannot be used.
+    #[error(transparent)]
+    Archive(#[from] ArchiveError),
     /// The write-ahead log could not be read.
     #[error(transparent)]
     Log(#[from] super::wal::WalError),

@@ -11,6 +11,7 @@
 
 mod downsampled;
 
+use super::archive::{ArchivedObject, ObjectReader, Patience, UNHURRIED};
 use super::chunk::{CHUNK_NS, HOUR_NS, HOURS_FROM};
 use super::chunk_slice::ChunkSlice;
 use super::codec::{Reader, SectionReader, SectionWriter};
@@ -25,7 +26,8 @@ use super::manifest_entry::Entry;
 use super::memtable::{ChunkRows, GroupRows, Prepared};
 use super::meta::{Summary, WindowMeta};
 use super::partition_log::{PartitionLog, new_generation};
-use crate::store::{HostKey, LabelSet};
+use super::read_file::ReadFile;
+use crate::store::{HostKey, LabelSet, Limits};
 use crate::sync::{lock, read, write};
 use hashbrown::HashMap;
 use std::collections::BTreeMap;
@@ -99,6 +101,11 @@ pub struct Partition {
     pub path: PathBuf,
     /// Which set of ids it has. See [`partition_log`](super::partition_log).
     pub generation: u64,
+    /// Which data it has, whatever its level and its ids are.
+    pub lineage: u64,
+    /// The object that it is read from, if it has no file. Nothing is written to it then, and it
+    /// has no log.
+    pub object: Option<Arc<ArchivedObject>>,
     /// Its write-ahead log; that of the partition that it took the place of, when the ids are the
     /// same.
     pub log: Arc<PartitionLog>,
@@ -141,8 +148,10 @@ impl Partition {
         let log = Arc::new(PartitionLog::new(log, generation, 0));
         let mut dict = Dict::new(service_labels, true);
         log.load_copy(&mut dict);
-        let file = PartitionFile::create(&path, service_labels, generation)?;
+        let lineage = new_generation();
+        let file = PartitionFile::create(&path, service_labels, generation, lineage)?;
         Ok(Partition {
+            lineage,
             dict: Mutex::new(Some(Arc::new(RwLock::new(dict)))),
             writer: Mutex::new(Some(file)),
             ..Partition::empty(path, log, range, service_labels, generation)
@@ -162,6 +171,8 @@ impl Partition {
             level: Level::of(&path),
             path,
             generation,
+            lineage: generation,
+            object: None,
             log,
             service_labels: service_labels.to_vec(),
             mem: RwLock::default(),
@@ -185,10 +196,13 @@ impl Partition {
         let (labels, generation) = (&opened.service_labels, opened.generation);
         let last = opened.records.iter().map(|&(_, record)| record).max();
         let log = Arc::new(PartitionLog::new(log, generation, last.unwrap_or(0)));
-        let partition = Partition::empty(path, log, range, labels, generation);
+        let partition = Partition {
+            lineage: opened.lineage,
+            ..Partition::empty(path, log, range, labels, generation)
+        };
         partition.flushes.store(opened.flushes, Ordering::Relaxed);
         *lock(&partition.records) = opened.records.into_iter().collect();
-        partition.give_back(file);
+        partition.give_back(ReadFile::Local(file));
         Ok(partition)
     }
 
@@ -197,10 +211,35 @@ impl Partition {
         let (range, generation) = ((start, entry.end), entry.generation);
         let last = entry.records.values().copied().max().unwrap_or(0);
         let log = Arc::new(PartitionLog::new(log, generation, last));
-        let partition = Partition::empty(path, log, range, &entry.service_labels, generation);
+        let partition = Partition {
+            lineage: entry.lineage,
+            ..Partition::empty(path, log, range, &entry.service_labels, generation)
+        };
         partition.flushes.store(entry.flushes, Ordering::Relaxed);
         *lock(&partition.records) = entry.records;
         partition
+    }
+
+    /// A partition that is read from an object of this level. `path` is the name that its file had.
+    pub fn archived(
+        path: PathBuf,
+        log: PathBuf,
+        range: (i64, i64),
+        level: Level,
+        service_labels: &[String],
+        object: ArchivedObject,
+    ) -> Partition {
+        let lineage = object.entry.lineage();
+        // Never opened: its ids are of no log.
+        let log = Arc::new(PartitionLog::new(log, 0, 0));
+        let flushes = AtomicU64::new(object.entry.flushes);
+        Partition {
+            lineage,
+            level,
+            flushes,
+            object: Some(Arc::new(object)),
+            ..Partition::empty(path, log, range, service_labels, 0)
+        }
     }
 
     /// How many flushes are in the file.
@@ -211,12 +250,17 @@ impl Partition {
     /// What the file has of hosts.
     fn stored_hosts(&self) -> Result<Vec<(HostKey, HostState)>, FileError> {
         let (mut hosts, mut opener) = (Vec::new(), SectionReader::new()?);
-        let file = self.reader()?;
-        file.each_host(|body| {
+        let mut host = |body: &[u8]| {
             hosts.push(decode_host(&mut opener, body)?);
             Ok(())
-        })?;
-        self.give_back(file);
+        };
+        if let Some(object) = &self.object {
+            object.each_host(host)?;
+            return Ok(hosts);
+        }
+        let file = self.reader()?;
+        file.each_host(&mut host)?;
+        self.give_back(ReadFile::Local(file));
         Ok(hosts)
     }
 
@@ -280,16 +324,47 @@ impl Partition {
 
     /// The dictionary, read from the file when it is not in memory.
     pub fn dict(&self, with_contents: bool) -> Result<Arc<RwLock<Dict>>, FileError> {
+        self.dict_within(with_contents, &Patience::lasting(UNHURRIED))
+    }
+
+    /// The dictionary without contents, for a query.
+    pub fn dict_for(&self, limits: &Limits) -> Result<Arc<RwLock<Dict>>, FileError> {
+        self.dict_within(false, &Patience::of(limits))
+    }
+
+    fn dict_within(
+        &self,
+        with_contents: bool,
+        patience: &Patience,
+    ) -> Result<Arc<RwLock<Dict>>, FileError> {
         let mut slot = lock(&self.dict);
         if let Some(dict) = &*slot
             && (!with_contents || read(dict).with_contents())
         {
             return Ok(Arc::clone(dict));
         }
+        if self.object.is_some() {
+            // No lock is held while a network is waited for. Who loads it at the same time shares
+            // the requests.
+            drop(slot);
+            let dict = self.read_dict(with_contents, patience)?;
+            slot = lock(&self.dict);
+            return Ok(Arc::clone(slot.get_or_insert(dict)));
+        }
+        let dict = self.read_dict(with_contents, patience)?;
+        *slot = Some(Arc::clone(&dict));
+        Ok(dict)
+    }
+
+    fn read_dict(
+        &self,
+        with_contents: bool,
+        patience: &Patience,
+    ) -> Result<Arc<RwLock<Dict>>, FileError> {
         let mut dict = Dict::new(&self.service_labels, with_contents);
         let mut opener = SectionReader::new()?;
         let (mut entries, mut contents) = (Vec::new(), Vec::new());
-        let file = self.reader()?;
+        let file = self.open_for(patience)?;
         file.each_dict(with_contents, |sealed, sealed_contents| {
             opener.open(&mut Reader::new(sealed), &mut entries)?;
             contents.clear();
@@ -301,10 +376,10 @@ impl Partition {
         })?;
         self.give_back(file);
         *lock(&self.flushed) = dict.version();
-        self.log.load_copy(&mut dict);
-        let dict = Arc::new(RwLock::new(dict));
-        *slot = Some(Arc::clone(&dict));
-        Ok(dict)
+        if self.object.is_none() {
+            self.log.load_copy(&mut dict);
+        }
+        Ok(Arc::new(RwLock::new(dict)))
     }
 
     /// The dictionary when it is in memory.
@@ -316,7 +391,8 @@ impl Partition {
     pub fn dict_bytes(&self) -> Option<usize> {
         let dict = self.dict_in_memory()?;
         let hosts = read(&self.hosts).states.len() * HOST_STATE_BYTES;
-        Some(read(&dict).heap_bytes() + hosts)
+        let index = self.object.as_ref().map_or(0, |object| object.heap_bytes());
+        Some(read(&dict).heap_bytes() + hosts + index)
     }
 
     /// Removes segments of the log of which every record comes before `needed`; what only those had
@@ -350,6 +426,9 @@ impl Partition {
         }
         *slot = None;
         *write(&self.hosts) = Hosts::default();
+        if let Some(object) = &self.object {
+            object.evict();
+        }
         self.close_files();
         true
     }
@@ -357,6 +436,9 @@ impl Partition {
     /// Size on disk including SQLite's additional files. Unit: bytes. Closed files are checked only
     /// once: there is one for each six hours of a year.
     pub fn bytes(&self) -> u64 {
+        if self.object.is_some() {
+            return 0;
+        }
         let known = self.bytes.load(Ordering::Relaxed);
         if known > 0 {
             return known;
@@ -393,8 +475,19 @@ impl Partition {
         }
     }
 
+    /// What somebody with so much patience reads from.
+    fn open_for(&self, patience: &Patience) -> Result<ReadFile, FileError> {
+        match &self.object {
+            Some(object) => Ok(ReadFile::Archived(ObjectReader::open(object, patience)?)),
+            None => Ok(ReadFile::Local(self.reader()?)),
+        }
+    }
+
     /// Returns a connection.
-    pub fn give_back(&self, file: PartitionFile) {
+    pub fn give_back(&self, file: ReadFile) {
+        let ReadFile::Local(file) = file else {
+            return;
+        };
         let mut readers = lock(&self.readers);
         if readers.len() < READERS_KEPT && !file.is_alone() {
             readers.push(file);
@@ -563,12 +656,13 @@ impl Partition {
     /// made from has all that is seen: of a window all rows are known, or none is there.
     pub fn view<C>(
         &self,
+        limits: &Limits,
         (from, to): (u16, u16),
         facts: impl Fn(u16) -> Facts,
         choose: impl FnOnce() -> C,
         wanted: impl Fn(&C, u32) -> bool,
     ) -> Result<(View, C), FileError> {
-        let file = self.reader()?;
+        let file = self.open_for(&Patience::of(limits))?;
         let mem = read(&self.mem);
         let flushes = file.begin()?;
         let choice = choose();
@@ -610,7 +704,10 @@ impl Partition {
             return Ok(None);
         };
         let range = (self.start, self.end);
-        let file = PartitionFile::create(&self.path, &self.service_labels, self.generation)?;
+        // What the archive has of the destroyed file is read again, and never replaced.
+        let lineage = new_generation();
+        let labels = &self.service_labels;
+        let file = PartitionFile::create(&self.path, labels, self.generation, lineage)?;
         if let Some(frozen) = &mut mem.frozen {
             let chunks = Arc::get_mut(frozen).map(|frozen| &mut frozen.chunks);
             let chunks = chunks.ok_or(FileError::Other("a flush is writing".to_owned()))?;
@@ -622,6 +719,7 @@ impl Partition {
             mem.frozen = Some(Arc::new(frozen));
         }
         let recreated = Partition {
+            lineage,
             mem: RwLock::new(std::mem::take(&mut *mem)),
             writer: Mutex::new(Some(file)),
             ..Partition::empty(
@@ -689,7 +787,7 @@ pub struct MemChunk {
 /// A partition as of one instant.
 pub struct View {
     /// What is in the file.
-    pub file: PartitionFile,
+    pub file: ReadFile,
     /// Data in memory.
     pub chunks: Vec<MemChunk>,
 }

@@ -5,6 +5,18 @@ use super::*;
 use crate::store::TimeRange;
 use profile::Quality;
 
+fn limits() -> Limits {
+    Limits {
+        hosts: None,
+        waiting: true,
+        cancel: crate::store::Cancel::default(),
+        deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
+        memory_bytes: 1 << 20,
+        nodes: 1,
+        lines: 1,
+    }
+}
+
 #[test]
 fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     let folder = tempfile::tempdir().unwrap();
@@ -17,7 +29,7 @@ fn what_is_committed_and_not_forgotten_yet_is_seen_once() {
     };
     write(&partition.mem).active.insert(3, rows());
     let seen = |partition: &Partition| {
-        let view = partition.view((0, 9), |_| Facts::Windows, || (), |(), _| true);
+        let view = partition.view(&limits(), (0, 9), |_| Facts::Windows, || (), |(), _| true);
         let (view, ()) = view.unwrap();
         let chunks = view.chunks.iter().map(|chunk| chunk.chunk).collect();
         view.close(partition);
@@ -117,7 +129,7 @@ fn window_at(start: i64) -> WindowMeta {
 
 fn memory_of(partition: &Partition, facts: Facts) -> MemChunk {
     let (view, ()) = partition
-        .view((0, 9), |_| facts, || (), |(), _| false)
+        .view(&limits(), (0, 9), |_| facts, || (), |(), _| false)
         .unwrap();
     let bytes = view.heap_bytes();
     let View { file, mut chunks } = view;

@@ -144,7 +144,7 @@ impl StoreReader {
         };
         self.loaded_bytes.store(0, Ordering::Relaxed);
         let mut loaded: Vec<(u64, usize, Arc<Partition>)> = Vec::new();
-        for partition in self.catalog.all_partitions() {
+        for partition in self.catalog.readable(|_| true) {
             if let Some(bytes) = partition.dict_bytes() {
                 let used = partition.used.load(Ordering::Relaxed);
                 loaded.push((used, bytes, partition));

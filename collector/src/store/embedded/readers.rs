@@ -10,7 +10,7 @@ use super::encode::each_head;
 use super::hosts::{decode_health, decode_host};
 use super::log_record::{RECORD_WINDOW, WindowRecord};
 use super::meta::{Summary, WindowMeta};
-use super::{host_state, partition_log, wal};
+use super::{archive, host_state, partition_log, wal};
 
 /// A segment of the write-ahead log, and the same bytes as the payload of a record, as a part of
 /// the copy of a dictionary, and as what is known of hosts.
@@ -54,7 +54,7 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and its sections: as they are, and as the content of sections with
+/// A block of a partition's file and its sections, and parts of an archived object: as they are, and as the content of sections with
 /// correct checksums, so that more than checksums is tested.
 ///
 /// # Panics
@@ -80,6 +80,7 @@ pub fn block(data: &[u8]) {
             let _ = each_head(&mut opener, body, whole, |_| 7, |_, _, _| {});
         }
     }
+    archive::read_any(data);
     let _ = each_row(data, 0, |_| {});
     let _ = Summary::decode(&mut Reader::new(data));
     let _ = WindowMeta::decode(&mut Reader::new(data));

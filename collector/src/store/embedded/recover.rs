@@ -1,5 +1,7 @@
 //! Opens a directory: its lock and its partitions, before the log is replayed over them.
 
+use super::archive::{Archive, ArchiveOptions, Owner};
+use super::archiver::Archiver;
 use super::catalog::Catalog;
 use super::file::{FileError, quarantine_file, remove};
 use super::host_index::HostIndex;
@@ -13,7 +15,7 @@ use super::reader::StoreReader;
 use super::{EmbeddedStore, eviction_watermark, level, manifest, partition_log};
 use crate::durable::replace;
 use crate::sync::{lock, write};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{File, TryLockError};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -77,7 +79,12 @@ impl EmbeddedStore {
         let logs = dir.join("wal");
         std::fs::create_dir_all(&logs).map_err(io_error("create", &logs))?;
         let before = eviction_watermark::load(&dir.join("evicted"), options.disk_bytes);
-        let catalog = Arc::new(Catalog::new(dir, options, before));
+        let archive = options.archive.clone();
+        let partition_s = options.partition_len() / 1_000_000_000;
+        let archive = archive
+            .map(|archive| Archive::open(dir, archive, partition_s))
+            .transpose()?;
+        let catalog = Arc::new(Catalog::new(dir, options, archive.map(Arc::new), before));
         for (start, removed) in partition_log::list(&logs).map_err(io_error("list", &logs))? {
             if removed {
                 let ended = catalog.end_removal(start);
@@ -85,9 +92,12 @@ impl EmbeddedStore {
             }
         }
         let log = Arc::new(LogWriter::new(Arc::clone(&catalog)));
+        let maintenance = Maintenance::new(Arc::clone(&catalog), Arc::clone(&log), now_unix_ns);
+        let maintenance = Arc::new(maintenance);
         let store = EmbeddedStore {
             reader: StoreReader::new(Arc::clone(&catalog), Arc::clone(&log)),
-            maintenance: Maintenance::new(Arc::clone(&catalog), Arc::clone(&log), now_unix_ns),
+            archiver: Archiver::new(Arc::clone(&catalog), Arc::clone(&maintenance)),
+            maintenance,
             catalog,
             log,
             _lock: locked,
@@ -99,11 +109,39 @@ impl EmbeddedStore {
         Ok(store)
     }
 
+    /// Makes the collector of `dir`, which must not run, the one that writes to an archive; returns
+    /// which one it was, if there is a manifest.
+    ///
+    /// # Errors
+    /// When another process has the directory, or the bucket does not let it.
+    pub fn take_over_archive(
+        dir: &Path,
+        options: ArchiveOptions,
+    ) -> Result<Option<Owner>, OpenError> {
+        std::fs::create_dir_all(dir).map_err(io_error("create", dir))?;
+        let _locked = DirectoryLock::take(dir.join("lock"))?;
+        Ok(Archive::take_over(dir, options)?)
+    }
+
     fn open_hosts(&self) -> Result<(), OpenError> {
         let path = self.catalog.hosts_path();
         let bytes = match std::fs::read(&path) {
             Ok(bytes) => bytes,
-            Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(()),
+            Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+                let archive = self.catalog.archive.as_ref();
+                match archive.map_or(Ok(None), |archive| archive.hosts()) {
+                    Ok(None) => return Ok(()),
+                    Ok(Some(bytes)) => {
+                        replace(&path, &bytes, 0o666).map_err(io_error("write", &path))?;
+                        bytes.to_vec()
+                    }
+                    // Hosts that are there say so within a minute.
+                    Err(error) => {
+                        tracing::warn!("{error}");
+                        return Ok(());
+                    }
+                }
+            }
             Err(error) => return Err(io_error("read", &path)(error)),
         };
         match HostTable::load(&bytes) {
@@ -183,7 +221,9 @@ impl EmbeddedStore {
         }
         let horizon = now_unix_ns.saturating_sub_unsigned(self.catalog.options.retention_ns);
         let evicted = self.catalog.evicted_before.load(Ordering::Relaxed);
-        let index = known.index(&partitions, horizon.max(evicted));
+        self.catalog.show_archived(&partitions);
+        let archived = self.catalog.all_archived();
+        let index = known.index(&partitions, &archived, horizon.max(evicted));
         *write(&self.catalog.partitions) = partitions;
         match index {
             Some(index) => *write(&self.catalog.host_index) = index,
@@ -214,6 +254,8 @@ impl EmbeddedStore {
 struct Known {
     /// By start: partitions that were not found in the folder yet.
     entries: BTreeMap<i64, Entry>,
+    /// Archived partitions of which `hosts` has the hosts, by start and lineage.
+    archived: BTreeSet<(i64, u64)>,
     /// Hosts; `None` when they have to be read of every partition.
     hosts: Option<HostIndex>,
 }
@@ -223,6 +265,7 @@ impl Known {
         let manifest = manifest::load(path).unwrap_or_default();
         Known {
             entries: manifest.entries,
+            archived: manifest.archived,
             hosts: Some(manifest.hosts),
         }
     }
@@ -253,13 +296,36 @@ impl Known {
     /// The hosts of all partitions, without those of partitions that ended before `removed_before`
     /// and are gone. `None` when any other is gone.
     fn index(
-        self,
+        mut self,
         partitions: &BTreeMap<i64, Arc<Partition>>,
+        archived: &[Arc<Partition>],
         removed_before: i64,
     ) -> Option<HostIndex> {
         let mut hosts = self.hosts?;
+        for partition in archived {
+            // The manifest was written when its file was here, or later.
+            let was_here = self.entries.get(&partition.start);
+            let is_known = was_here.is_some_and(|entry| entry.lineage == partition.lineage)
+                | self.archived.remove(&(partition.start, partition.lineage));
+            if !is_known && let Err(error) = partition.index_hosts(&mut hosts) {
+                let path = partition.path.display();
+                tracing::warn!("failed to read the hosts of `{path}` in the archive: {error}");
+            }
+        }
+        // One of them expired, or its file is here again.
+        let is_here = |(start, lineage): &(i64, u64)| {
+            let local = partitions.get(start);
+            local.is_some_and(|local| local.lineage == *lineage)
+        };
+        if !self.archived.iter().all(is_here) {
+            return None;
+        }
+        let is_archived = |start: i64, entry: &Entry| {
+            let mut archived = archived.iter();
+            archived.any(|of| (of.start, of.lineage) == (start, entry.lineage))
+        };
         for (start, entry) in self.entries {
-            if partitions.contains_key(&start) {
+            if partitions.contains_key(&start) || is_archived(start, &entry) {
                 continue;
             }
             if entry.end > removed_before {

@@ -7,6 +7,7 @@
 use super::EmbeddedStore;
 use super::codec::{Corrupt, Reader};
 use super::file::{FileError, quarantine_file};
+use super::host_index::HostIndex;
 use super::hosts::{decode_health, decode_host};
 use super::log_record::{RECORD_HOST, RECORD_WINDOW, WindowRecord};
 use super::options::OpenError;
@@ -133,13 +134,16 @@ impl Replay<'_> {
         // Before a record is passed over: where the file turns out to be damaged, the dictionary is
         // in the log from the first record on.
         match partition.dict(true) {
-            Ok(_) => self.windows(&partition),
+            Ok(_) => self.windows(&partition, &HostIndex::default()),
             Err(FileError::Damaged(text)) => {
                 let catalog = &self.store.catalog;
                 partition.close_files();
                 quarantine_file(&partition.path).map_err(|error| self.failed(start, &error))?;
                 catalog.mark_damaged(&partition, &text);
-                write(&catalog.partitions).remove(&start);
+                let mut partitions = write(&catalog.partitions);
+                partitions.remove(&start);
+                catalog.show_archived(&partitions);
+                drop(partitions);
                 catalog.index_hosts_again();
                 self.without_file(start, folder)
             }
@@ -188,13 +192,19 @@ impl Replay<'_> {
             let text = "was gone; what the log had of it is in a new file";
             catalog.note_unreadable((start, end), &path, text);
         }
-        self.windows(&made)
+        // The archive may have what the destroyed file had, and the log has some of it once more.
+        let mut archived = HostIndex::default();
+        for of in catalog.readable(|of| of.start == start && of.object.is_some()) {
+            let indexed = of.index_hosts(&mut archived);
+            indexed.map_err(|error| self.failed(start, &error))?;
+        }
+        self.windows(&made, &archived)
     }
 
-    /// Replays the windows of a partition that has a file.
-    fn windows(&mut self, partition: &Partition) -> Result<(), OpenError> {
+    /// Replays the windows of a partition that has a file, but for those that are archived.
+    fn windows(&mut self, partition: &Partition, archived: &HostIndex) -> Result<(), OpenError> {
         let (mut wal, recovered) = Wal::open(partition.log.place(), |record, payload| {
-            let done = self.window(partition, record, payload);
+            let done = self.window(partition, archived, record, payload);
             self.is_used(done)
         })?;
         self.recovered.add(recovered);
@@ -205,7 +215,13 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn window(&self, partition: &Partition, record: u64, payload: &[u8]) -> Result<(), String> {
+    fn window(
+        &self,
+        partition: &Partition,
+        archived: &HostIndex,
+        record: u64,
+        payload: &[u8],
+    ) -> Result<(), String> {
         let text = |damage: Corrupt| damage.to_string();
         let catalog = &self.store.catalog;
         let mut input = Reader::new(payload);
@@ -223,6 +239,9 @@ impl Replay<'_> {
         let (host, labels) = super::host_state::named(&dict, &window.meta)
             .ok_or("a host or its labels are not there")?;
         drop(dict);
+        if archived.has(&host, window.meta.sequence) {
+            return Ok(());
+        }
         write(&catalog.host_index).add_window(&host, &labels, &window.meta);
         partition.apply(record, self.now_unix_ns, &host, &labels, window);
         catalog.use_partition(partition);

@@ -1,6 +1,7 @@
 //! Holds a query to its limits.
 
 use crate::store::{Limits, StoreError};
+use std::collections::BTreeSet;
 use std::time::Instant;
 
 /// Remaining limits of a query.
@@ -8,12 +9,17 @@ pub struct QueryBudget<'l> {
     /// The limits.
     pub limits: &'l Limits,
     used: usize,
+    left_out: BTreeSet<String>,
 }
 
 impl<'l> QueryBudget<'l> {
     /// Starts a query.
     pub fn new(limits: &'l Limits) -> QueryBudget<'l> {
-        QueryBudget { limits, used: 0 }
+        QueryBudget {
+            limits,
+            used: 0,
+            left_out: BTreeSet::new(),
+        }
     }
 
     /// To be called every few milliseconds of work.
@@ -37,6 +43,16 @@ impl<'l> QueryBudget<'l> {
             return Err(StoreError::TooLarge(memory_exceeded(self.limits)));
         }
         Ok(())
+    }
+
+    /// Notes what could not be read for this query: its answer names it.
+    pub fn leave_out(&mut self, name: String) {
+        self.left_out.insert(name);
+    }
+
+    /// What could not be read for this query.
+    pub fn left_out(&self) -> impl Iterator<Item = &str> {
+        self.left_out.iter().map(String::as_str)
     }
 
     /// Memory that is held no more. Unit: bytes.

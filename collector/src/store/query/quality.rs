@@ -15,5 +15,6 @@ pub(super) fn quality<S: WindowSource>(
     let mut quality = activity.quality(scope.range, facts, budget)?;
     // Last: what is read for an answer may be what finds a partition damaged.
     quality.damaged = source.unreadable(scope.range);
+    quality.damaged.extend(budget.left_out().map(str::to_owned));
     Ok(quality)
 }

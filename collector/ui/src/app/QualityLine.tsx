@@ -92,7 +92,7 @@ function Details({ quality }: { quality: DataQuality }) {
       )}
       {quality.damaged.length > 0 && (
         <>
-          <h3>Damaged partitions</h3>
+          <h3>Missing partitions</h3>
           <ul>
             {quality.damaged.slice(0, GAPS_SHOWN).map((one) => (
               <li key={one}>

@@ -119,8 +119,8 @@ export function notesOf(quality: DataQuality): Note[] {
   }
   if (quality.damaged.length) {
     notes.push({
-      text: `${format.plural(quality.damaged.length, 'partition')} set aside`,
-      title: 'Damaged partitions are missing',
+      text: `${format.plural(quality.damaged.length, 'partition')} missing`,
+      title: 'Partitions that are damaged, or that the archive does not give, are missing',
       warn: true,
     });
   }

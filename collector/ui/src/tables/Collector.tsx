@@ -48,6 +48,7 @@ export function Collector({ answer }: { answer: StatusResponse }) {
             </dd>
           </>
         )}
+        <StoreFacts of={answer.counters} />
         <dt>Data from–to</dt>
         <dd>
           {kept && kept.endUnixNs > kept.startUnixNs
@@ -67,6 +68,54 @@ export function Collector({ answer }: { answer: StatusResponse }) {
         <OfAll answer={answer} />
       )}
     </section>
+  );
+}
+
+/** How near the store is to what its machine carries, and how far behind the archive is. */
+function StoreFacts({ of }: { of: readonly Counter[] }) {
+  const value = (name: string) => {
+    const found = of.find((one) => one.name === name && one.labels === '');
+    return found && Number(found.value);
+  };
+  const maintenance = value('fleetprof_store_maintenance_used_percent');
+  const memory = value('fleetprof_store_memory_used_percent') ?? 0;
+  const waiting = value('fleetprof_archive_pending_partitions') ?? 0;
+  const behind = format.duration((value('fleetprof_archive_behind_seconds') ?? 0) * 1e9);
+  return (
+    <>
+      {maintenance !== undefined && (
+        <>
+          <dt>Maintenance</dt>
+          <dd title="At 100 %, downsampling falls behind: the most that this machine carries">
+            <Bar
+              fraction={maintenance / 100}
+              tone={maintenance >= 75 ? 'bad' : ''}
+            >{`${maintenance} % of its time`}</Bar>
+          </dd>
+          <dt>Memory for windows</dt>
+          <dd title="The most of the last hours. At 100 %, agents wait">
+            <Bar fraction={memory / 100} tone={memory >= 90 ? 'bad' : ''}>{`${memory} %`}</Bar>
+          </dd>
+        </>
+      )}
+      {value('fleetprof_archive_configured') === 1 && (
+        <>
+          <dt>Archive</dt>
+          <dd>
+            {format.plural(value('fleetprof_archive_partitions') ?? 0, 'partition')},{' '}
+            {format.bytes(value('fleetprof_archive_bytes') ?? 0)}
+            {'; '}
+            {value('fleetprof_archive_fenced') === 1 ? (
+              <b>not written to</b>
+            ) : waiting === 0 ? (
+              'up to date'
+            ) : (
+              `${format.plural(waiting, 'partition')} behind, the oldest for ${behind}`
+            )}
+          </dd>
+        </>
+      )}
+    </>
   );
 }
 

@@ -160,7 +160,7 @@ test('what is missing is told of, and warned of from a bound on', () => {
     'incomplete stacks 20.0 %': true,
     'coverage 90.0 %': true,
     '5.0 % pruned': true,
-    '1 partition set aside': true,
+    '1 partition missing': true,
     '25.0 % named by upload': false,
   });
 });

@@ -38,6 +38,15 @@ fn tables(table: Table) -> (&'static str, &'static str) {
 /// An hour's number, and what was flushed into its chunks, as a number that only grows.
 pub type Hours = BTreeMap<u16, u64>;
 
+/// Hours of chunks with their parts.
+pub fn hours_of(chunks: impl IntoIterator<Item = (u16, u64)>) -> Hours {
+    let mut hours = Hours::new();
+    for (chunk, parts) in chunks {
+        *hours.entry(chunk / HOUR_CHUNKS).or_default() += parts;
+    }
+    hours
+}
+
 impl PartitionFile {
     /// By chunk: how many parts it was given by now.
     pub fn chunk_parts(&self) -> Result<BTreeMap<u16, u64>, FileError> {
@@ -57,11 +66,7 @@ impl PartitionFile {
 
     /// Hours with something in them, and what was flushed into them.
     pub fn hours(&self) -> Result<Hours, FileError> {
-        let mut hours = Hours::new();
-        for (chunk, parts) in self.chunk_parts()? {
-            *hours.entry(chunk / HOUR_CHUNKS).or_default() += parts;
-        }
-        Ok(hours)
+        Ok(hours_of(self.chunk_parts()?))
     }
 
     /// Hours that were added up, and what had been flushed into them then.
@@ -235,11 +240,12 @@ impl PartitionFile {
         // One that a crash leaves behind is removed: nothing is ever rolled back in it.
         let _mode: String =
             connection.query_row("PRAGMA journal_mode = OFF", [], |row| row.get(0))?;
+        let opened = from.read_opened()?;
         lay_out(
             &connection,
             service_labels,
-            generation,
-            from.number("flushes")?,
+            (generation, opened.lineage),
+            opened.flushes as i64,
         )?;
         Ok(PartitionFile {
             connection,

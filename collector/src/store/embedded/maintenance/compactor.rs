@@ -67,8 +67,11 @@ impl Maintenance {
             return Ok(());
         }
         compactor.retry_unix_ns = None;
-        let until = Instant::now() + SLICE;
+        let started = Instant::now();
+        let until = started + SLICE;
         let done = self.compact_partitions(&mut compactor, now_unix_ns, until);
+        let took = started.elapsed();
+        self.note_ceiling(now_unix_ns, (took, SLICE), done.is_err());
         let pending = match &done {
             Ok(()) => 0,
             Err(_) => 1,
@@ -303,6 +306,30 @@ impl Maintenance {
         let _ = remove(&finer.path);
         Ok(true)
     }
+}
+
+impl Maintenance {
+    /// Partitions that stay as they are until they get older, or a window comes late: closed,
+    /// complete in their file, and as coarse as their age wants them.
+    pub fn sealed(&self, now_unix_ns: i64) -> Vec<Arc<Partition>> {
+        let compactor = lock(&self.compactor);
+        let mut all = self.catalog.all_partitions();
+        all.retain(|partition| {
+            let wanted = self.catalog.options.level_at(partition.end, now_unix_ns);
+            // Nothing is coarser, so nobody looks at those.
+            let is_coarsest = partition.level == Level::ServiceHours;
+            has_closed(partition, now_unix_ns)
+                && !partition.damaged.load(Ordering::Acquire)
+                && partition.is_flushed()
+                && (is_coarsest || compactor.is_up_to_date(partition, wanted, now_unix_ns))
+        });
+        all
+    }
+}
+
+/// True when agents have long brought what they had of a partition's time.
+pub fn has_closed(partition: &Partition, now_unix_ns: i64) -> bool {
+    partition.end.saturating_add(CLOSED_NS) <= now_unix_ns
 }
 
 impl Compactor {

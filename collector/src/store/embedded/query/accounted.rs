@@ -122,11 +122,17 @@ fn read_partition(
     axis: Axis,
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, scope.range);
     let (from, to) = ends(&slices);
     let choose = || select(&read(&dict), &scope.selector);
-    let (view, taken) = partition.view((from, to), |_| Facts::Windows, choose, |_, _| false)?;
+    let (view, taken) = partition.view(
+        budget.limits,
+        (from, to),
+        |_| Facts::Windows,
+        choose,
+        |_, _| false,
+    )?;
     let held = view.heap_bytes();
     budget.hold(held)?;
     let limits = budget.limits;

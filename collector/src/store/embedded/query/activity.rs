@@ -112,11 +112,10 @@ pub fn activity(
     let mut fleet = FleetActivity::default();
     let mut chosen = partitions(reader, range);
     // A window soon after the range says why those before it are gone.
-    let after = read(&reader.catalog.partitions)
-        .values()
-        .find(|partition| partition.start >= range.end_unix_ns)
-        .cloned();
-    chosen.extend(after);
+    let after = reader
+        .catalog
+        .readable(|partition| partition.start >= range.end_unix_ns);
+    chosen.extend(after.into_iter().next());
     let bounds = chosen
         .first()
         .zip(chosen.last())
@@ -148,10 +147,10 @@ fn read_partition(
     selector: &Selector,
     budget: &mut QueryBudget<'_>,
 ) -> Result<FleetActivity, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, range);
     let facts = Facts::of(&slices);
-    let (view, ()) = partition.view((0, u16::MAX), facts, || (), |(), _| false)?;
+    let (view, ()) = partition.view(budget.limits, (0, u16::MAX), facts, || (), |(), _| false)?;
     let held = view.heap_bytes();
     budget.hold(held)?;
     let limits = budget.limits;

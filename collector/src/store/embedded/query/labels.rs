@@ -64,7 +64,7 @@ pub fn not_kept(
             if partition.level != Level::ServiceHours {
                 return Ok(None);
             }
-            let dict = partition.dict(false)?;
+            let dict = partition.dict_for(budget.limits)?;
             let dict = read(&dict);
             let gone = labels.iter().find(|label| !dict.service_has(label));
             Ok(gone.map(|label| ((*label).to_owned(), partition.end)))
@@ -108,10 +108,16 @@ fn read_partition(
     budget: &mut QueryBudget<'_>,
     of: &impl Fn(&str, &str) -> Option<String>,
 ) -> Result<BTreeSet<String>, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, scope.range);
     let range = ends(&slices);
-    let (view, ()) = partition.view(range, Facts::of(&slices), || (), |(), _| false)?;
+    let (view, ()) = partition.view(
+        budget.limits,
+        range,
+        Facts::of(&slices),
+        || (),
+        |(), _| false,
+    )?;
     let held = view.heap_bytes();
     budget.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();

@@ -144,6 +144,13 @@ impl WindowSource for EmbeddedStore {
     }
 }
 
+/// Subject of the issue that the archive does not answer queries.
+const ARCHIVE_READS: &str = "archive reads";
+
+fn left_out(text: &str) -> String {
+    format!("answers leave archived partitions out, and say so: {text}")
+}
+
 /// Why a partition was not read to its end.
 #[derive(Debug)]
 pub enum Stop {
@@ -199,11 +206,9 @@ pub fn slices(partition: &Partition, range: TimeRange) -> Vec<ChunkSlice> {
 
 /// Partitions with time of the range, oldest first.
 pub fn partitions(reader: &StoreReader, range: TimeRange) -> Vec<Arc<Partition>> {
-    let partitions = read(&reader.catalog.partitions);
-    let overlaps = |partition: &&Arc<Partition>| {
+    reader.catalog.readable(|partition| {
         partition.start < range.end_unix_ns && range.start_unix_ns < partition.end
-    };
-    partitions.values().filter(overlaps).cloned().collect()
+    })
 }
 
 /// Runs `one` on each partition of a range. What it returns for a partition goes to `done`; a
@@ -228,17 +233,31 @@ fn each_of<T>(
     mut done: impl FnMut(T, &mut QueryBudget<'_>) -> Result<(), StoreError>,
 ) -> Result<(), StoreError> {
     reader.catalog.check_open()?;
+    let (mut archived_read, mut all_read) = (false, true);
     for partition in all {
         budget.check()?;
         if partition.damaged.load(Ordering::Acquire) {
             continue;
         }
+        let is_archived = partition.object.is_some();
         match read_current(reader, partition, |partition| one(partition, budget)) {
-            Ok(Some(found)) => done(found, budget)?,
+            Ok(Some(found)) => {
+                archived_read |= is_archived;
+                done(found, budget)?;
+            }
             Ok(None) => {}
             Err((_, Stop::Query(error))) => return Err(error),
             Err((partition, Stop::File(FileError::Damaged(text)))) => {
                 reader.catalog.mark_damaged(&partition, &text);
+            }
+            // The others answer, and the answer says which does not.
+            Err((partition, Stop::File(FileError::Archive(text)))) => {
+                let name = partition.path.file_name().unwrap_or_default();
+                budget.leave_out(format!("{} in the archive", name.display()));
+                all_read = false;
+                reader
+                    .catalog
+                    .report_issue(ARCHIVE_READS, Some(left_out(&text)));
             }
             Err((partition, Stop::File(error))) => {
                 return Err(reader
@@ -246,6 +265,9 @@ fn each_of<T>(
                     .file_error("read a partition", &partition, error));
             }
         }
+    }
+    if archived_read && all_read {
+        reader.catalog.report_issue(ARCHIVE_READS, None);
     }
     Ok(())
 }
@@ -272,6 +294,17 @@ fn read_current<T>(
             Err(stop @ Stop::File(_)) => stop,
             Err(stop) => return Err((partition, stop)),
         };
+        // Its file went because the archive has it.
+        if !matches!(stop, Stop::File(FileError::Damaged(_)))
+            && partition.object.is_none()
+            && let Some(archived) = reader.catalog.archived_as(&partition)
+        {
+            partition = archived;
+            continue;
+        }
+        if partition.object.is_some() {
+            return Err((partition, stop));
+        }
         // A level is never left for a finer one, so this ends.
         match read(&reader.catalog.partitions)
             .get(&partition.start)

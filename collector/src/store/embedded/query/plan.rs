@@ -7,14 +7,14 @@
 use super::super::chunk::{CHUNK_NS, HOUR_CHUNKS, HOUR_NS, HOURS_FROM};
 use super::super::chunk_slice::ChunkSlice;
 use super::super::encode::SERVICE_STEP_NS;
-use super::super::file::{FileError, PartitionFile};
+use super::super::file::FileError;
 use super::super::level::Level;
 use super::super::partition::Partition;
+use super::super::read_file::ReadFile;
 use super::super::reader::StoreReader;
 use super::activity::WINDOW_STEP_NS;
 use super::partitions;
 use crate::store::{Resolution, TimeRange};
-use crate::sync::read;
 
 /// Which data was read.
 #[derive(Clone, Copy, Default)]
@@ -76,13 +76,14 @@ pub fn covered(reader: &StoreReader, range: TimeRange) -> TimeRange {
         return range;
     }
     let mut covered = range;
-    for partition in read(&reader.catalog.partitions).values() {
-        let own = widened(partition, range);
+    // Two of one time, of which one is archived, may have two levels: the coarser one counts.
+    for partition in partitions(reader, range) {
+        let own = widened(&partition, range);
         if (partition.start..partition.end).contains(&range.start_unix_ns) {
-            covered.start_unix_ns = own.start_unix_ns;
+            covered.start_unix_ns = covered.start_unix_ns.min(own.start_unix_ns);
         }
         if (partition.start..partition.end).contains(&(range.end_unix_ns - 1)) {
-            covered.end_unix_ns = own.end_unix_ns;
+            covered.end_unix_ns = covered.end_unix_ns.max(own.end_unix_ns);
         }
     }
     covered
@@ -119,7 +120,7 @@ pub struct Plan {
 /// minutes may answer; `hours`: complete hours are wanted as one.
 pub fn plan(
     partition: &Partition,
-    file: &PartitionFile,
+    file: &ReadFile,
     slices: &[ChunkSlice],
     by_service: impl Fn(&ChunkSlice) -> bool,
     hours: bool,

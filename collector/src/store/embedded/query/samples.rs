@@ -4,9 +4,10 @@ use super::super::block::Block;
 use super::super::chunk_slice::ChunkSlice;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::{Dict, NONE};
-use super::super::file::{FileError, PartitionFile};
+use super::super::file::FileError;
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
+use super::super::read_file::ReadFile;
 use super::super::reader::StoreReader;
 use super::super::summaries::decode_whole;
 use super::super::table::Table;
@@ -102,7 +103,7 @@ fn read_partition(
     query: &Query,
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, range);
     let mut found = Found {
         dict: Arc::clone(&dict),
@@ -129,6 +130,7 @@ fn read_partition(
     };
     let chunks = (first.chunk, last.chunk);
     let (view, chosen) = partition.view(
+        budget.limits,
         chunks,
         |_| Facts::None,
         choose,
@@ -191,7 +193,7 @@ fn read_partition(
 /// and not when it was. The last minutes of a fleet are such a part, and so are its first ones.
 fn complete(
     partition: &Partition,
-    file: &PartitionFile,
+    file: &ReadFile,
     opener: &mut SectionReader,
     slices: &[ChunkSlice],
 ) -> Result<Vec<u16>, FileError> {

@@ -195,7 +195,7 @@ fn read_partition(
     (hosts, all): (&HostLabels, bool),
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, scope.range);
     let minutes = axis.step_ns.is_multiple_of(SERVICE_STEP_NS);
     let mut is_of_hosts = false;
@@ -222,6 +222,7 @@ fn read_partition(
         )
     };
     let (view, (own, service, units)) = partition.view(
+        budget.limits,
         ends(&slices),
         |_| Facts::None,
         choose,

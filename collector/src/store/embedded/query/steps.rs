@@ -168,9 +168,15 @@ impl OfPartition {
         scope: &Scope,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
-        let dict = partition.dict(false)?;
+        let dict = partition.dict_for(budget.limits)?;
         let slices = slices(partition, scope.range);
-        let (view, ()) = partition.view(ends(&slices), |_| Facts::Windows, || (), |(), _| false)?;
+        let (view, ()) = partition.view(
+            budget.limits,
+            ends(&slices),
+            |_| Facts::Windows,
+            || (),
+            |(), _| false,
+        )?;
         let held = view.heap_bytes();
         budget.hold(held)?;
         let limits = budget.limits;

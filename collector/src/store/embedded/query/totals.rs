@@ -71,7 +71,7 @@ fn read_partition(
     group_by: &GroupBy,
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
-    let dict = partition.dict(false)?;
+    let dict = partition.dict_for(budget.limits)?;
     let slices = slices(partition, scope.range);
     let choose = || {
         let dict = read(&dict);
@@ -81,10 +81,13 @@ fn read_partition(
         (choice, taken, units)
     };
     let range = ends(&slices);
-    let (view, (choice, taken, units)) =
-        partition.view(range, Facts::of(&slices), choose, |(choice, ..), group| {
-            choice.wants(group)
-        })?;
+    let (view, (choice, taken, units)) = partition.view(
+        budget.limits,
+        range,
+        Facts::of(&slices),
+        choose,
+        |(choice, ..), group| choice.wants(group),
+    )?;
     let held = view.heap_bytes();
     budget.hold(held)?;
     let mut sums: Vec<Option<Sum>> = vec![None; choice.labels.len()];
