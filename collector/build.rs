@@ -1,4 +1,5 @@
-//! Lists the files of the built page, so that they are embedded in the program.
+//! Lists the files of the built page, so that they are embedded in the program, and compiles the
+//! .proto files of the APIs of others.
 
 use std::error::Error;
 use std::fmt::Write;
@@ -43,6 +44,21 @@ fn main() -> Result<(), Box<dyn Error>> {
     code.push(']');
     let out = PathBuf::from(std::env::var("OUT_DIR")?);
     fs::write(out.join("page.rs"), code)?;
+    compile_protocols(&out)
+}
+
+/// The API of Pyroscope, which only the collector speaks. pprof's messages are those of `profile`.
+fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
+    println!("cargo::rerun-if-changed=proto");
+    let files = ["querier/v1/querier.proto", "settings/v1/setting.proto"];
+    let descriptors = protox::compile(files, ["proto"])?;
+    let encoded = prost::Message::encode_to_vec(&descriptors);
+    fs::write(out.join("pyroscope.bin"), encoded)?;
+    tonic_prost_build::configure()
+        .build_client(false)
+        .codec_path("::proto::PieceCodec")
+        .extern_path(".google.v1", "::profile::formats::pprof::messages")
+        .compile_fds(descriptors)?;
     Ok(())
 }
 

@@ -242,6 +242,12 @@ else
     skip "helm chart" "helm-python-sdk or kubernetes-validate (pip)"
 fi
 
+if have python3 && python3 -c 'import yaml' 2>/dev/null; then
+    check "dashboards, alert rules and data source of Grafana" grafana/check
+else
+    skip "dashboards, alert rules and data source of Grafana" python3-yaml
+fi
+
 file=container/Containerfile
 lint_containerfile() {
     # Instructions, joined over continued lines, without comments.

@@ -1,8 +1,8 @@
 //! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
 //! and PinUploadService for pins) and people (QueryService, CaptureService, PinService,
-//! AnnotationService, AlertService, IncidentService, ViewService, SymbolService, FleetService and
-//! AccessService), with health and reflection. The one for other machines serves the same without
-//! reflection, plus EnrollmentService, behind the gate (`identity/gate.rs`).
+//! AnnotationService, AlertService, IncidentService, ViewService, SymbolService, FleetService,
+//! AccessService and Pyroscope's), with health and reflection. The one for other machines serves the
+//! same without reflection, plus EnrollmentService, behind the gate (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
 use crate::alerts::{Alerts, limits::REQUEST_BYTES_MAX as ALERT_BYTES_MAX};
@@ -15,6 +15,7 @@ use crate::ingest::{Ingest, stopped};
 use crate::listen;
 use crate::metrics::Metrics;
 use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
+use crate::pyroscope::{self, Pyroscope};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
 use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
@@ -98,6 +99,8 @@ pub struct Services {
     pub alerts: Alerts,
     /// Incidents.
     pub incidents: Incidents,
+    /// Pyroscope's API, where it is on.
+    pub pyroscope: Option<Pyroscope>,
     /// Symbols that people upload.
     pub symbols: Symbols,
     /// Members of the fleet, where other hosts can connect.
@@ -150,6 +153,7 @@ impl Services {
             annotations,
             alerts,
             incidents,
+            pyroscope,
             symbols,
             fleet,
             access,
@@ -204,6 +208,10 @@ impl Services {
             .add_service(viewed)
             .add_service(named)
             .add_service(access);
+        if let Some(pyroscope) = pyroscope {
+            let (querier, settings) = pyroscope.servers();
+            routes = routes.add_service(querier).add_service(settings);
+        }
         if let Some(fleet) = fleet {
             let members = Members::new(fleet);
             routes =
@@ -230,6 +238,7 @@ pub async fn serve(
     let reflection = || {
         tonic_reflection::server::Builder::configure()
             .register_encoded_file_descriptor_set(proto::DESCRIPTORS)
+            .register_encoded_file_descriptor_set(pyroscope::DESCRIPTORS)
             .register_encoded_file_descriptor_set(tonic_health::pb::FILE_DESCRIPTOR_SET)
     };
     let v1 = reflection().build_v1().map_err(GrpcError::Reflection)?;

@@ -22,6 +22,7 @@ pub mod oidc;
 mod outbound;
 mod percent;
 pub mod pins;
+pub mod pyroscope;
 pub mod query;
 mod reread;
 pub mod server;

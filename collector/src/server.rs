@@ -14,6 +14,7 @@ use crate::incidents::Sources;
 use crate::ingest::{Hosts, Ingest, StorePanicked, stopped};
 use crate::listen::ListenError;
 use crate::metrics::Metrics;
+use crate::pyroscope::Pyroscope;
 use crate::store::{OpenStore, StoreError};
 use crate::time::Clock;
 use crate::upkeep::Upkeep;
@@ -179,9 +180,12 @@ pub async fn serve_confined(
         _ => AccessAdmin::local(audit.clone(), page),
     };
     let entrances = pages::entrances(config, &addresses, people.as_ref(), fleet.as_ref())?;
+    let pyroscope = config.web.pyroscope;
+    let pyroscope = pyroscope.then(|| Pyroscope::new(queries.clone(), &config.service_labels));
     let services = grpc::Services {
         agents,
         queries: queries.clone(),
+        pyroscope: pyroscope.clone(),
         annotations: annotations.clone(),
         alerts: alerts.clone(),
         incidents: incidents.clone(),
@@ -229,6 +233,7 @@ pub async fn serve_confined(
         annotations: annotations.clone(),
         alerts: alerts.clone(),
         incidents: incidents.clone(),
+        pyroscope,
         page: page_url,
     };
     let mut serving = JoinSet::new();

@@ -64,6 +64,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("speedscope", speedscope),
     ("imports", imports),
     ("queries", queries),
+    ("pyroscope_requests", pyroscope_requests),
     ("wire_chunks", wire_chunks),
     ("segment_records", segment_records),
     ("segment_files", segment_files),
@@ -466,6 +467,25 @@ pub fn queries(data: &[u8]) {
     let _ = FrameFilter::new(FrameFilterOp::Focus, &text);
     let _ = text.parse::<Format>();
     Format::of_file_name(&text);
+}
+
+/// What Grafana asks: JSON of a request, which is read as the message that protocol buffers have, and
+/// the selectors and profile types in it.
+pub fn pyroscope_requests(data: &[u8]) {
+    use collector::pyroscope::querier::v1::SelectMergeStacktracesRequest as Request;
+    use collector::pyroscope::{ProfileType, Selection, read_json};
+    const CALL: &str = "/querier.v1.QuerierService/SelectMergeStacktraces";
+    if let Ok(bytes) = read_json(CALL, data) {
+        let request = <Request as prost::Message>::decode(&bytes[..]);
+        let request = request.expect("what was read from JSON is a message");
+        let _ = Selection::parse(&request.label_selector);
+        let _ = ProfileType::parse(&request.profile_type_id);
+    }
+    let text = String::from_utf8_lossy(data);
+    let _ = Selection::parse(&text);
+    if let Ok(of) = ProfileType::parse(&text) {
+        assert_eq!(ProfileType::parse(&of.id()).expect("its own id"), of);
+    }
 }
 
 /// Writes a profile in every format and reads pprof and the wire form back.

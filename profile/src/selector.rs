@@ -8,7 +8,7 @@
 //! ```
 //! White space may stand between all parts. In double and single quotes a backslash starts an
 //! escape:
-//! `\\ \" \' \n \r \t \xHH` (below 80) and `\u{H…}`; back quotes take text as it is, which suits
+//! `\\ \" \' \n \r \t \xHH` (below 80), `\uHHHH` and `\u{H…}`; back quotes take text as it is, which suits
 //! patterns. A bare value ends at white space, a comma, a quote or a brace, because shells eat
 //! quotes:
 //! `unit=nginx.service` means what it looks like.
@@ -216,6 +216,10 @@ impl<'t> Parser<'t> {
                 let code = body.get(1..3).and_then(hex).filter(|&code| code < 0x80);
                 (code.and_then(char::from_u32), 3)
             }
+            Some('u') if !body.starts_with("u{") => {
+                let code = body.get(1..5).and_then(hex).and_then(char::from_u32);
+                (code, 5)
+            }
             Some('u') => {
                 let digits = body
                     .strip_prefix("u{")
@@ -361,9 +365,9 @@ mod tests {
     #[test]
     fn escapes_are_read() {
         check(
-            r#"comm="a\"\\\n\t\x41\u{20ac}",thread=~`\d+"`"#,
+            r#"comm="a\"\\\n\t\x41\u{20ac}\u00e9",thread=~`\d+"`"#,
             &[
-                ("comm", MatchOp::Equal, "a\"\\\n\tA€"),
+                ("comm", MatchOp::Equal, "a\"\\\n\tA€é"),
                 ("thread", MatchOp::Regex, r#"\d+""#),
             ],
         );

@@ -4,6 +4,7 @@
 //! measured is the collector's own process, as the kernel accounts it.
 
 mod agent;
+mod drilldown;
 mod floor;
 mod generate;
 mod page;

@@ -1,9 +1,9 @@
 //! Questions to a collector that remembers an hour of 50 hosts, and of twice as many.
 
 use super::agent::Agent;
-use super::floor;
 use super::generate::{Drawn, Fleet, WINDOW_S};
 use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
+use super::{drilldown, floor};
 use crate::machine::Machine;
 use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
@@ -216,6 +216,8 @@ enum Question {
     Profile,
     Series(&'static str),
     Top,
+    /// A view of Profiles Drilldown: eleven calls over HTTP.
+    Drilldown,
     /// The second half of the range against the first.
     Overview {
         functions: bool,
@@ -264,6 +266,13 @@ async fn ask(
         ),
         ("top 50", 300.0, Vec::new(), Question::Top),
         (
+            // What its graph and its flame graph may take as questions of our own.
+            "a view of Drilldown",
+            1100.0,
+            Vec::new(),
+            Question::Drilldown,
+        ),
+        (
             "overview, half against half",
             500.0,
             Vec::new(),
@@ -287,7 +296,7 @@ async fn ask(
         let mut taken = Vec::new();
         for _ in 0..REPEATS {
             let (begin, cpu_ms) = (Instant::now(), asked_ms(collector)?);
-            once(&mut client, &question, selection.clone())
+            once(&mut client, collector, &question, selection.clone())
                 .await
                 .with_context(|| format!("failed to ask for {name}"))?;
             let wall_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -320,6 +329,7 @@ fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
 
 async fn once(
     client: &mut QueryServiceClient<Channel>,
+    collector: &Collector,
     question: &Question,
     selection: Selection,
 ) -> anyhow::Result<()> {
@@ -350,6 +360,10 @@ async fn once(
                 limit: 50,
             };
             client.top(request).await?;
+        }
+        Question::Drilldown => {
+            let range = selection.range.unwrap_or_default();
+            drilldown::view(&collector.options().http(), range)?;
         }
         Question::Overview { functions } => {
             let mut now = selection;

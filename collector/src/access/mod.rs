@@ -20,7 +20,7 @@ pub use scope::Scope;
 pub use service::{AccessAdmin, PageAddress, REQUEST_BYTES_MAX, event};
 pub use sessions::LASTS_S as SESSION_LASTS_S;
 pub(crate) use sessions::{Hash, SECRET_BYTES, hash, secret};
-pub use table::{READS, Who, refusal, web_refusal, web_rows, who_may};
+pub use table::{READS, Who, is_pyroscope_call, refusal, web_refusal, web_rows, who_may};
 
 use crate::audit::Event;
 use people::PEOPLE_MAX;

@@ -33,7 +33,7 @@ use May::{Everybody, Hosts, People};
 use Role::{Admin, Metrics, Operator, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 15] = [
+const CALLS: [(&str, &[(&str, May)]); 17] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -136,6 +136,23 @@ const CALLS: [(&str, &[(&str, May)]); 15] = [
         ],
     ),
     (
+        "querier.v1.QuerierService",
+        &[
+            ("ProfileTypes", People(Viewer)),
+            ("LabelNames", People(Viewer)),
+            ("LabelValues", People(Viewer)),
+            ("Series", People(Viewer)),
+            ("SelectSeries", People(Viewer)),
+            ("SelectMergeStacktraces", People(Viewer)),
+            ("SelectMergeSpanProfile", People(Viewer)),
+            ("SelectMergeProfile", People(Viewer)),
+            ("SelectHeatmap", People(Viewer)),
+            ("Diff", People(Viewer)),
+            ("GetProfileStats", People(Viewer)),
+        ],
+    ),
+    ("settings.v1.SettingsService", &[("Get", People(Viewer))]),
+    (
         "grpc.health.v1.Health",
         &[("Check", Everybody), ("Watch", Everybody)],
     ),
@@ -143,7 +160,7 @@ const CALLS: [(&str, &[(&str, May)]); 15] = [
 
 /// Paths of the page's listener that are no calls, each with the method and who may, where that
 /// listener asks who it is. Whoever may get something may ask for its head alone.
-static PATHS: [(Method, &str, May); 19] = [
+static PATHS: [(Method, &str, May); 21] = [
     (Method::GET, "/healthz", Everybody),
     (Method::GET, "/login", Everybody),
     (Method::GET, "/login.js", Everybody),
@@ -163,13 +180,15 @@ static PATHS: [(Method, &str, May); 19] = [
     (Method::GET, "/api/pin.", People(Viewer)),
     (Method::GET, "/api/evidence.", People(Viewer)),
     (Method::GET, "/api/incident.", People(Viewer)),
+    (Method::GET, "/pyroscope/render", People(Viewer)),
+    (Method::GET, "/pyroscope/render-diff", People(Viewer)),
 ];
 
 /// Who may get the page, and the files that the program carries for it.
 const PAGE: May = People(Viewer);
 
 /// How calls start that read what is stored, for `audit.queries`.
-pub const READS: [&str; 9] = [
+pub const READS: [&str; 10] = [
     "/fleetprof.collector.v1.QueryService/",
     "/fleetprof.collector.v1.PinService/",
     "/fleetprof.collector.v1.CaptureService/Profile",
@@ -179,7 +198,25 @@ pub const READS: [&str; 9] = [
     "/fleetprof.collector.v1.IncidentService/List",
     "/fleetprof.collector.v1.IncidentService/Profile",
     "/fleetprof.collector.v1.ViewService/List",
+    "/querier.v1.QuerierService/",
 ];
+
+/// How paths of Pyroscope's calls start, also of those that are not answered here: whoever makes
+/// them hears so in the protocol they speak.
+const PYROSCOPE: [&str; 7] = [
+    "/querier.v1.",
+    "/types.v1.",
+    "/settings.v1.",
+    "/vcs.v1.",
+    "/adhocprofiles.v1.",
+    "/capabilities.v1.",
+    "/push.v1.",
+];
+
+/// True for the path of a call of Pyroscope's API, whether or not it is answered.
+pub fn is_pyroscope_call(path: &str) -> bool {
+    PYROSCOPE.iter().any(|start| path.starts_with(start))
+}
 
 /// True where a row of [`PATHS`] is of this path. One that ends in a dot is of files with any
 /// ending.
@@ -214,7 +251,7 @@ pub fn web_rows() -> impl Iterator<Item = (&'static Method, &'static str)> {
 /// Why a request over HTTP is refused: unknown callers may log in, known ones may not. None when it
 /// is not. What has no row is nobody's, but for files of the page (`is_page`).
 pub fn web_refusal((method, path): (&Method, &str), is_page: bool, who: Who) -> Option<Status> {
-    if path.starts_with("/fleetprof.") {
+    if path.starts_with("/fleetprof.") || is_pyroscope_call(path) {
         return refusal(path, who);
     }
     match (web_may(method, path, is_page), who) {
@@ -320,7 +357,7 @@ mod tests {
     fn every_call_of_the_protocol_has_a_row_and_every_row_a_call() {
         let rows: BTreeSet<String> = CALLS
             .iter()
-            .filter(|(service, _)| *service != "grpc.health.v1.Health")
+            .filter(|(service, _)| service.starts_with("fleetprof."))
             .flat_map(|(service, methods)| {
                 let name = move |(method, _): &(&str, May)| format!("/{service}/{method}");
                 methods.iter().map(name)

@@ -76,6 +76,8 @@ pub struct Web {
     pub tls: WebTls,
     /// Section `web.proxy`.
     pub proxy: WebProxy,
+    /// Whether Pyroscope's API is answered.
+    pub pyroscope: bool,
 }
 
 impl Web {
@@ -347,6 +349,7 @@ impl Default for Config {
                     scope_header: None,
                     role: "viewer".to_owned(),
                 },
+                pyroscope: true,
             },
             auth: Auth::default(),
             identity: Identity {

@@ -27,7 +27,7 @@ const GROUPS_MAX: usize = 20_000;
 ///
 /// # Errors
 /// INVALID_ARGUMENT when the requested one gives more.
-pub(super) fn step(range: TimeRange, asked_ns: u64) -> Result<u64, Status> {
+pub(crate) fn step(range: TimeRange, asked_ns: u64) -> Result<u64, Status> {
     let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
     // A range that does not start at a multiple of the step touches one more.
     let fits = |step: &u64| length.div_ceil(*step) < STEPS_MAX;
@@ -54,7 +54,7 @@ pub(super) fn step(range: TimeRange, asked_ns: u64) -> Result<u64, Status> {
 ///
 /// # Errors
 /// As every query; also when there are more than [`GROUPS_MAX`] combinations of labels.
-pub(super) fn series(
+pub(crate) fn series(
     store: &dyn StoreQueries,
     scope: &Scope,
     query: &Query,

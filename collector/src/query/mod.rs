@@ -19,10 +19,15 @@ mod spread;
 mod units;
 
 pub(crate) use cgroups::totals as totals_of;
+pub(crate) use filtered::{series as filtered_series, step as filtered_step};
 pub(crate) use held::{RETRY_AFTER, ResponseSlot, busy, profile_bytes};
 pub use request::Selected;
+pub(crate) use request::{
+    POINTS_MAX, STEPS_S, WINDOW_NS, check, invalid, resolve, step, whole_steps,
+};
 pub use scoped::ScopedStore;
 pub(crate) use scoped::of_samples;
+pub(crate) use service::ROWS_MAX;
 
 use crate::access::Caller;
 use crate::ingest::Hosts;
@@ -35,7 +40,7 @@ use crate::time::Clock;
 use metrics::{Format, Histogram, encode};
 use profile::{Profile, Query, key};
 use proto::agent;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
@@ -100,7 +105,7 @@ struct Inner {
 
 /// What a query asks for.
 #[derive(Clone, Copy)]
-enum Ask {
+pub(crate) enum Ask {
     Profile,
     Diff,
     Overview,
@@ -181,7 +186,10 @@ impl Queries {
 
     /// Runs `work` on a blocking thread within the limits, on what of the store `caller` may see;
     /// `nodes` and `lines` are those of its answer.
-    async fn run<T: Send + 'static>(
+    ///
+    /// # Errors
+    /// Those of `work`, and when there is no place or no time for it.
+    pub(crate) async fn run<T: Send + 'static>(
         &self,
         caller: &Caller,
         ask: Ask,
@@ -384,6 +392,34 @@ impl Queries {
             announce,
         )
         .await
+    }
+
+    /// The time, to which ranges without an end go.
+    pub(crate) fn now_unix_ns(&self) -> i64 {
+        self.0.clock.now_unix_ns()
+    }
+
+    /// Most stacks of a profile.
+    pub(crate) fn nodes(&self) -> usize {
+        self.0.options.nodes
+    }
+
+    /// Most rows of totals.
+    pub(crate) fn lines(&self) -> usize {
+        self.0.options.lines
+    }
+
+    /// The units in which hosts were weighed in a range, each the finer one.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) fn units(
+        &self,
+        store: &dyn StoreQueries,
+        range: TimeRange,
+        limits: &Limits,
+    ) -> Result<BTreeSet<String>, Failed> {
+        units::in_range(store, range, &self.0.hosts, limits)
     }
 
     /// The newest labels of all hosts that are known, by host id.

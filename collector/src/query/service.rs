@@ -34,7 +34,7 @@ const HOSTS_MAX: usize = 6000;
 const HEALTH_BYTES_MAX: usize = 500_000;
 
 /// Most rows of tables and values of labels.
-const ROWS_MAX: usize = 10_000;
+pub(crate) const ROWS_MAX: usize = 10_000;
 
 /// Most lines of a series.
 const LINES_MAX: usize = 1000;

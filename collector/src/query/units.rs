@@ -12,7 +12,7 @@ use crate::store::{
 };
 use profile::unit::{self, WEIGHT_MAX};
 use profile::{Costs, Coverage, MergeError, Selector};
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 /// Units of hosts that did something.
 pub struct Units {
@@ -103,6 +103,38 @@ pub fn of_hosts(
         Err(error) => return Err(error.into()),
     };
     Ok(Units { all, each })
+}
+
+/// The units of the weights in a range, each the finer one.
+///
+/// # Errors
+/// As [`of_hosts`].
+pub fn in_range(
+    store: &dyn StoreQueries,
+    range: TimeRange,
+    hosts: &Hosts,
+    limits: &Limits,
+) -> Result<BTreeSet<String>, Failed> {
+    let scope = Scope {
+        range,
+        selector: Selector::default(),
+    };
+    let unit = match store.totals(&scope, &[], limits) {
+        Ok(answer) if answer.quality.total == profile::Value::default() => {
+            return Ok(BTreeSet::new());
+        }
+        Ok(answer) => answer.quality.unit,
+        Err(StoreError::Units(_)) => String::new(),
+        Err(error) => return Err(error.into()),
+    };
+    if !unit.is_empty() {
+        return Ok(BTreeSet::from([unit::base(&unit).0.to_owned()]));
+    }
+    // Several, which no sum has in common: as the agents say.
+    let found = store.hosts(range, limits)?;
+    let active = found.iter().filter(|(_, did)| did.total().weight > 0);
+    let units = active.map(|(record, _)| hosts.unit(&record.key));
+    Ok(units.filter(|unit| !unit.is_empty()).collect())
 }
 
 /// Gives both sides one unit, the coarser of both where they have one in common, and refuses to

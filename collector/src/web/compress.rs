@@ -40,6 +40,7 @@ fn is_text(headers: &HeaderMap) -> bool {
         kind.starts_with("text/")
             || [
                 "application/json",
+                "application/proto",
                 "application/manifest+json",
                 "image/svg+xml",
             ]

@@ -1,6 +1,6 @@
 //! The HTTP listener: the page, QueryService, CaptureService, PinService, AnnotationService,
-//! AlertService, IncidentService and ViewService over gRPC-Web, downloads, annotations and alerts
-//! as JSON, `/metrics` and `/healthz`.
+//! AlertService, IncidentService and ViewService over gRPC-Web, Pyroscope's API, downloads,
+//! annotations and alerts as JSON, `/metrics` and `/healthz`.
 //!
 //! HTTP/1.1: on loopback without logins, elsewhere with TLS and logins (`door.rs`). No answer goes
 //! to pages of other sites (`guard.rs`). The number of connections is bounded, and the oldest is
@@ -18,6 +18,7 @@ mod incident_file;
 mod login;
 mod page;
 mod pin_file;
+mod pyroscope_calls;
 mod sign_in;
 mod tls;
 
@@ -38,6 +39,7 @@ use crate::metrics::Metrics;
 use crate::oidc;
 use crate::percent;
 use crate::pins::Pins;
+use crate::pyroscope::{self, Pyroscope};
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use crate::wrong_port;
 use axum::body::Body;
@@ -136,6 +138,7 @@ struct Site {
     annotations: Annotations,
     alerts: Alerts,
     incidents: Incidents,
+    pyroscope: Option<Pyroscope>,
     page: Arc<str>,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -156,6 +159,8 @@ pub struct Answers {
     pub alerts: Alerts,
     /// Incidents.
     pub incidents: Incidents,
+    /// Pyroscope's API, where it is on.
+    pub pyroscope: Option<Pyroscope>,
     /// Address of the page, for links in files.
     pub page: Arc<str>,
 }
@@ -310,6 +315,7 @@ pub fn router(
         annotations: answers.annotations,
         alerts: answers.alerts,
         incidents: answers.incidents,
+        pyroscope: answers.pyroscope,
         page: answers.page,
         metrics,
         shutdown,
@@ -358,6 +364,14 @@ pub fn router(
             GrpcWebLayer::new().layer(captures),
         )
         .route_service(&called(SERVICE_NAME), GrpcWebLayer::new().layer(questions))
+        .route(
+            &called(pyroscope_calls::QUERIER),
+            routing::any(pyroscope_calls::querier),
+        )
+        .route(
+            &called(pyroscope_calls::SETTINGS),
+            routing::any(pyroscope_calls::settings),
+        )
         .fallback(page_file)
         .layer(from_fn_with_state(site.clone(), guarded))
         .with_state(site)
@@ -365,7 +379,7 @@ pub fn router(
 
 /// What is answered that is no call and no file of the page. A router does not tell what it has, so
 /// that a test holds this list to the table of who may what.
-fn routes() -> [(Method, &'static str, MethodRouter<Site>); 19] {
+fn routes() -> [(Method, &'static str, MethodRouter<Site>); 21] {
     let get = |path: &'static str, way| (Method::GET, path, way);
     let post = |path: &'static str, way| (Method::POST, path, way);
     let log_in = routing::post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX));
@@ -391,6 +405,14 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 19] {
         get("/api/pin.{ending}", routing::get(file)),
         get("/api/evidence.{ending}", routing::get(file)),
         get("/api/incident.{ending}", routing::get(file)),
+        get(
+            pyroscope::RENDER_PATH,
+            routing::get(pyroscope_calls::render),
+        ),
+        get(
+            pyroscope::RENDER_DIFF_PATH,
+            routing::get(pyroscope_calls::render),
+        ),
     ]
 }
 
@@ -424,6 +446,8 @@ async fn guarded(State(site): State<Site>, request: Request, next: Next) -> Resp
 async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Response {
     let path = request.uri().path().to_owned();
     let peer = request.extensions().get::<Peer>().map(|peer| peer.0);
+    let kind = request.headers().get(CONTENT_TYPE).cloned();
+    let turned_away = |path: &str, status| turned_away(path, kind.clone(), status);
     let asking = match door.who(request.headers_mut(), peer) {
         Ok(asking) => asking,
         Err(status) => return turned_away(&path, status),
@@ -494,12 +518,13 @@ fn read_of(method: &Method, path: &str) -> Option<String> {
 }
 
 /// How paths of files start, which are reads, too.
-const READ_FILES: [&str; 5] = [
+const READ_FILES: [&str; 6] = [
     "/api/profile.",
     "/api/capture.",
     "/api/pin.",
     "/api/evidence.",
     "/api/incident.",
+    pyroscope::RENDER_PATH,
 ];
 
 /// The status of HTTP that stands for one of gRPC.
@@ -520,8 +545,13 @@ fn http_status(code: Code) -> StatusCode {
     }
 }
 
-/// A refusal, in the words of whoever asked: gRPC-Web has its own.
-fn turned_away(path: &str, status: Status) -> Response {
+/// A refusal, in the words of whoever asked: gRPC-Web has its own, and so has Connect. `kind` is
+/// the type of the request's content.
+fn turned_away(path: &str, kind: Option<HeaderValue>, status: Status) -> Response {
+    if access::is_pyroscope_call(path) {
+        let headers = kind.map(|kind| (CONTENT_TYPE, kind)).into_iter().collect();
+        return pyroscope::refused(&headers, &status).map(Body::from);
+    }
     if path.starts_with("/fleetprof.") {
         let mut response: Response = status.into_http();
         let kind = HeaderValue::from_static("application/grpc-web+proto");
@@ -606,7 +636,7 @@ async fn file(
     }
     let caller = match Caller::of(&extensions) {
         Ok(caller) => caller,
-        Err(status) => return turned_away("", status),
+        Err(status) => return turned_away("", None, status),
     };
     let name = uri.path().rsplit('/').next().unwrap_or_default().to_owned();
     let made = match name.split('.').next() {
@@ -662,6 +692,9 @@ fn send(content: Vec<Bytes>, mut place: ResponseSlot, queries: Queries) -> Body 
 }
 
 async fn page_file(method: Method, uri: Uri, headers: HeaderMap) -> Response {
+    if access::is_pyroscope_call(uri.path()) {
+        return pyroscope_calls::unanswered(&headers);
+    }
     page::respond(&method, uri.path(), &headers).map(Body::from)
 }
 

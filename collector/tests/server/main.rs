@@ -28,6 +28,7 @@ mod page;
 mod people;
 mod pins;
 mod program;
+mod pyroscope;
 mod query;
 mod rig;
 mod rotation;

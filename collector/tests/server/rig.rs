@@ -14,6 +14,7 @@ use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
+use collector::pyroscope::Pyroscope;
 use collector::query::{Facts, Queries, QueryOptions};
 use collector::store::OpenStore;
 use collector::symbols::{SymbolOptions, Symbols};
@@ -156,6 +157,8 @@ pub struct Rig {
     pub control: Control,
     /// Questions.
     pub queries: Queries,
+    /// Pyroscope's API.
+    pub pyroscope: Pyroscope,
     /// Pins.
     pub pins: Pins,
     /// What happened to the fleet.
@@ -296,9 +299,12 @@ impl Rig {
             control: control.clone(),
             pins: pins.clone(),
         };
+        let labels = Config::default().service_labels;
+        let pyroscope = Pyroscope::new(queries.clone(), &labels);
         let services = grpc::Services {
             agents,
             queries: queries.clone(),
+            pyroscope: Some(pyroscope.clone()),
             annotations: annotations.clone(),
             alerts: alerts.clone(),
             incidents: incidents.clone(),
@@ -356,6 +362,7 @@ impl Rig {
                 annotations: annotations.clone(),
                 alerts: alerts.clone(),
                 incidents: incidents.clone(),
+                pyroscope: Some(pyroscope.clone()),
                 page: "http://p.example".into(),
             },
             grpc,
@@ -375,6 +382,7 @@ impl Rig {
             stop,
             control,
             queries,
+            pyroscope,
             pins,
             annotations,
             alerts,

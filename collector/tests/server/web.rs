@@ -22,7 +22,8 @@ pub struct Reply {
 }
 
 impl Reply {
-    fn header(&self, name: &str) -> Option<&str> {
+    /// A header.
+    pub fn header(&self, name: &str) -> Option<&str> {
         self.head.lines().find_map(|line| {
             let (found, value) = line.split_once(": ")?;
             found.eq_ignore_ascii_case(name).then_some(value.trim())
@@ -36,7 +37,7 @@ impl Reply {
 }
 
 /// Sends bytes and reads until the server ends the connection.
-async fn raw(address: SocketAddr, request: &[u8]) -> Reply {
+pub async fn raw(address: SocketAddr, request: &[u8]) -> Reply {
     let mut stream = TcpStream::connect(address).await.expect("a connection");
     stream.write_all(request).await.expect("sent");
     let mut answer = Vec::new();
@@ -123,7 +124,7 @@ async fn call(rig: &Rig, method: &str, request: &impl Message, headers: &str) ->
 }
 
 /// Messages and trailers of a gRPC-Web body.
-fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, String) {
+pub fn frames(mut body: &[u8]) -> (Vec<Vec<u8>>, String) {
     let (mut messages, mut trailers) = (Vec::new(), String::new());
     while let [flag, rest @ ..] = body {
         let (size, rest) = rest.split_first_chunk::<4>().expect("a size");

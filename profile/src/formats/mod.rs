@@ -11,6 +11,7 @@ pub mod html;
 pub mod import;
 mod imported;
 pub mod json;
+pub mod levels;
 mod palette;
 pub mod perf_script;
 pub mod pprof;

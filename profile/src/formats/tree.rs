@@ -236,10 +236,16 @@ impl<K, const N: usize> Tree<K, N> {
     /// parent that lost some gets their sum as one more child, named `other`. Returns how many
     /// went.
     pub fn prune(&mut self, max: usize, other: K) -> usize {
+        self.prune_by(max, other, |total| total[0])
+    }
+
+    /// As [`Tree::prune`], by a size that no node has more of than its parent.
+    pub fn prune_by(&mut self, max: usize, other: K, size: impl Fn(&[u64; N]) -> u64) -> usize {
         if self.nodes.len() - 1 <= max {
             return 0;
         }
-        let mut sizes: Vec<u64> = self.nodes[1..].iter().map(|node| node.total[0]).collect();
+        let sizes = self.nodes[1..].iter().map(|node| size(&node.total));
+        let mut sizes: Vec<u64> = sizes.collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         // Everything as small as the first that must go goes: equal sizes are treated alike, so a
         // node never outlives its parent.
@@ -251,7 +257,7 @@ impl<K, const N: usize> Tree<K, N> {
         let mut lost: Vec<Option<[u64; N]>> = vec![None; self.nodes.len()];
         let mut gone = 0;
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
-            if node.total[0] <= too_small {
+            if size(&node.total) <= too_small {
                 gone += 1;
                 let parent = node.parent as usize;
                 // Only the topmost of a subtree counts: its total holds the rest.

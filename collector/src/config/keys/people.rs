@@ -3,7 +3,9 @@
 use super::put_text;
 use crate::config::auth::RULES;
 use crate::config::{Config, Login, OidcRule};
-use config::{Key, Kind, Reload, Value, as_text, path_or_null, put_word, text_or_null, word};
+use config::{
+    Key, Kind, Reload, Value, as_text, path_or_null, put_bool, put_word, text_or_null, word,
+};
 use std::path::PathBuf;
 
 const LOGINS: &[(Login, &str)] = &[(Login::Auto, "auto"), (Login::Always, "always")];
@@ -41,6 +43,16 @@ pub(super) const KEYS: &[Key<Config>] = &[
             https://grafana.example.net. Nothing in such a panel changes anything. null: no site.",
         get: |c| text_or_null(&c.web.embed_ancestors),
         put: |c, v| c.web.embed_ancestors = as_text(&v).map(str::to_owned),
+    },
+    Key {
+        path: "web.pyroscope",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Answer Pyroscope's query API, for Grafana: next to the page, and on the ports of \
+            gRPC. The same logins, scopes and limits apply as to the page.",
+        get: |c| Value::Bool(c.web.pyroscope),
+        put: |c, v| put_bool(&mut c.web.pyroscope, &v),
     },
     Key {
         path: "web.tls.cert_file",

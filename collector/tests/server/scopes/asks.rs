@@ -548,6 +548,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             annotations: rig.annotations.clone(),
             alerts: rig.alerts.clone(),
             incidents: rig.incidents.clone(),
+            pyroscope: Some(rig.pyroscope.clone()),
             page: "http://p.example".into(),
         },
         rig.metrics.clone(),
@@ -615,6 +616,74 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
         log.note("http", &path, bytes);
     }
     ask_grpc_web(log, &mut router).await;
+    ask_pyroscope(log, &mut router).await;
+}
+
+/// What Grafana asks, with selectors of everything and of what is out of the scope.
+async fn ask_pyroscope(log: &Log, router: &mut axum::Router) {
+    const ID: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
+    // The year 2100.
+    const UNTIL_MS: i64 = 4_102_444_800_000;
+    for selector in [
+        "{}",
+        r#"{host=~".*"}"#,
+        r#"{service_name=~".*"}"#,
+        r#"{host=~"kanarie.*"}"#,
+    ] {
+        let of = format!(
+            r#""profileTypeID":"{ID}","labelSelector":{selector:?},"start":0,"end":{UNTIL_MS}"#
+        );
+        let matchers = format!(r#""matchers":[{selector:?}],"start":0,"end":0"#);
+        for (call, body) in [
+            ("ProfileTypes", "{}".to_owned()),
+            ("LabelNames", format!("{{{matchers}}}")),
+            (
+                "LabelValues",
+                format!(r#"{{{matchers},"name":"service_name"}}"#),
+            ),
+            ("LabelValues", format!(r#"{{{matchers},"name":"host"}}"#)),
+            (
+                "Series",
+                format!(r#"{{{matchers},"labelNames":["service_name","host"]}}"#),
+            ),
+            ("Series", format!(r#"{{{matchers}}}"#)),
+            (
+                "SelectSeries",
+                format!(r#"{{{of},"step":1e7,"groupBy":["host","service_name"]}}"#),
+            ),
+            ("SelectHeatmap", format!(r#"{{{of},"step":1e7}}"#)),
+            ("SelectMergeStacktraces", format!("{{{of}}}")),
+            ("SelectMergeProfile", format!("{{{of}}}")),
+            ("Diff", format!(r#"{{"left":{{{of}}},"right":{{{of}}}}}"#)),
+            ("GetProfileStats", "{}".to_owned()),
+        ] {
+            let request = HttpRequest::post(format!("/querier.v1.QuerierService/{call}"))
+                .header("host", "localhost")
+                .header("content-type", "application/json")
+                .body(Body::from(body.clone()))
+                .expect("a request");
+            let response = router.call(request).await.expect("an answer");
+            assert_eq!(response.status(), StatusCode::OK, "{call} {body}");
+            let body = to_bytes(response.into_body(), usize::MAX).await;
+            log.note(
+                &format!("pyroscope {call}"),
+                selector,
+                body.expect("a body").to_vec(),
+            );
+        }
+    }
+    for path in [
+        "/pyroscope/render?from=0",
+        "/pyroscope/render-diff?leftFrom=0&rightFrom=0",
+    ] {
+        let query = format!("{path}&query={ID}&leftQuery={ID}&rightQuery={ID}");
+        let request = HttpRequest::get(query).header("host", "localhost");
+        let request = request.body(Body::empty()).expect("a request");
+        let response = router.call(request).await.expect("an answer");
+        assert_eq!(response.status(), StatusCode::OK, "{path}");
+        let body = to_bytes(response.into_body(), usize::MAX).await;
+        log.note("pyroscope render", path, body.expect("a body").to_vec());
+    }
 }
 
 /// The same calls as browsers make them.

@@ -143,6 +143,13 @@ async fn nothing_of_others_is_in_any_byte_of_any_answer() {
             "http /api/profile.folded",
             "http /api/profile.pb.gz",
             "web QueryService/Top",
+            "pyroscope LabelValues",
+            "pyroscope Series",
+            "pyroscope SelectSeries",
+            "pyroscope SelectMergeStacktraces",
+            "pyroscope SelectMergeProfile",
+            "pyroscope Diff",
+            "pyroscope render",
         ] {
             assert!(
                 log.has_own(call),

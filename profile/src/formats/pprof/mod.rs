@@ -18,12 +18,16 @@
 //!
 //! A profile that is written and read back is the same.
 
-mod messages;
+#[expect(
+    missing_docs,
+    reason = "the fields of the public schema, under its names"
+)]
+pub mod messages;
 mod read;
 mod write;
 
 pub use read::{DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, decode};
-pub use write::write;
+pub use write::{weights, write};
 
 /// Label that says how a stack ended: [`StackEnd::word`](crate::StackEnd::word).
 pub const STACK_END_LABEL: &str = "stack_end";

@@ -23,17 +23,36 @@ use std::io::Write;
 /// When `out` fails, or the values together are beyond 2⁶³ − 1: the format has signed numbers, and
 /// readers add them up as such.
 pub fn write(profile: &Profile, out: &mut impl Write) -> Result<(), FormatError> {
+    let bytes = checked(profile)?.encode_to_vec();
+    let mut gzip = GzEncoder::new(out, Compression::default());
+    gzip.write_all(&bytes)?;
+    gzip.finish()?;
+    Ok(())
+}
+
+/// The profile as a message with weights alone, not compressed: for readers that look at the first
+/// value of a sample, whichever it is.
+///
+/// # Errors
+/// When the values together are beyond 2⁶³ − 1.
+pub fn weights(profile: &Profile) -> Result<Message, FormatError> {
+    let mut message = checked(profile)?;
+    message.sample_type.remove(0);
+    for sample in &mut message.sample {
+        sample.value.remove(0);
+    }
+    Ok(message)
+}
+
+/// The message, if its readers can add up its values.
+fn checked(profile: &Profile) -> Result<Message, FormatError> {
     let total = profile.total();
     if i64::try_from(total.weight.max(total.count)).is_err() {
         return Err(FormatError::TotalTooLarge {
             format: Format::Pprof,
         });
     }
-    let bytes = build(profile).encode_to_vec();
-    let mut gzip = GzEncoder::new(out, Compression::default());
-    gzip.write_all(&bytes)?;
-    gzip.finish()?;
-    Ok(())
+    Ok(build(profile))
 }
 
 #[derive(Default)]

@@ -1,0 +1,100 @@
+//! Pyroscope's query API, for the tools that people have: Grafana's Pyroscope data source and
+//! Profiles Drilldown.
+//!
+//! Calls come as Connect (JSON or protocol buffers in one request of HTTP/1.1, `connect.rs`), as
+//! gRPC-Web, or as gRPC on the ports of gRPC. All three end in the same service (`service.rs`),
+//! which asks the one query engine, in its places, within its limits and the caller's scope. The
+//! rest answers `GET /pyroscope/render` and `render-diff` (`render.rs`).
+//!
+//! What its clients expect and the store does not have is made here: profile types from units
+//! (`types.rs`), and the label `service_name` on every series (`selection.rs`).
+
+mod connect;
+mod held;
+mod labels;
+mod profiles;
+mod render;
+mod selection;
+mod series;
+mod service;
+mod types;
+mod wire;
+
+pub(crate) use connect::{Answer, answer, refused};
+pub use connect::{REQUEST_BYTES_MAX, read_json};
+pub use held::Held;
+pub(crate) use render::{RENDER_DIFF_PATH, RENDER_PATH, Rendered, diff, single};
+pub use selection::Selection;
+pub use types::ProfileType;
+pub use wire::{DESCRIPTORS, querier, settings, types as messages};
+
+use crate::query::Queries;
+use querier::v1::querier_service_server::QuerierServiceServer;
+use settings::v1::settings_service_server::SettingsServiceServer;
+use std::sync::Arc;
+use tonic::codec::CompressionEncoding::Gzip;
+
+/// Answers the calls. Clones share everything.
+#[derive(Clone)]
+pub struct Pyroscope {
+    queries: Queries,
+    service_labels: Arc<[String]>,
+}
+
+/// The queries as a server of gRPC.
+pub type Querier = Held<QuerierServiceServer<Pyroscope>>;
+
+/// The settings as a server of gRPC.
+pub type Settings = Held<SettingsServiceServer<Pyroscope>>;
+
+impl Pyroscope {
+    /// Answers from `queries`; the first of `service_labels` that a sample has is its
+    /// `service_name`.
+    pub fn new(queries: Queries, service_labels: &[String]) -> Pyroscope {
+        Pyroscope {
+            queries,
+            service_labels: service_labels.into(),
+        }
+    }
+
+    /// As servers of gRPC.
+    pub fn servers(self) -> (Querier, Settings) {
+        let querier = QuerierServiceServer::new(self.clone())
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .accept_compressed(Gzip)
+            .send_compressed(Gzip);
+        let settings = SettingsServiceServer::new(self.clone())
+            .max_decoding_message_size(REQUEST_BYTES_MAX)
+            .accept_compressed(Gzip)
+            .send_compressed(Gzip);
+        (
+            Held::new(querier, self.queries.clone()),
+            Held::new(settings, self.queries),
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::access::{is_pyroscope_call, who_may};
+    use prost_types::FileDescriptorSet;
+
+    #[test]
+    fn every_call_is_for_viewers() {
+        let set: FileDescriptorSet = prost::Message::decode(DESCRIPTORS).expect("descriptors");
+        let mut calls = 0;
+        for file in &set.file {
+            for service in &file.service {
+                for method in &service.method {
+                    let service = service.name();
+                    let path = format!("/{}.{service}/{}", file.package(), method.name());
+                    assert_eq!(who_may(&path), Some("viewer"), "{path}");
+                    assert!(is_pyroscope_call(&path), "{path}");
+                    calls += 1;
+                }
+            }
+        }
+        assert_eq!(calls, 12);
+    }
+}

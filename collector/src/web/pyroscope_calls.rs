@@ -1,0 +1,106 @@
+//! Pyroscope's API on the page's listener: its calls, and `GET /pyroscope/render` and
+//! `render-diff`.
+
+use super::{QUERY_BYTES_MAX, Site, packed, plain, send};
+use crate::access::Caller;
+use crate::pyroscope::{self, Answer, Held, RENDER_DIFF_PATH, Rendered};
+use axum::body::Body;
+use axum::extract::{Query, Request, State};
+use axum::response::Response;
+use hyper::body::Bytes;
+use hyper::http::Extensions;
+use hyper::{HeaderMap, StatusCode, Uri};
+use std::convert::Infallible;
+use tonic::Status;
+use tower::Service;
+
+/// The service of queries.
+pub(super) const QUERIER: &str = "querier.v1.QuerierService";
+
+/// That of settings.
+pub(super) const SETTINGS: &str = "settings.v1.SettingsService";
+
+/// Piece in which an answer is sent. Unit: bytes.
+const PIECE_BYTES: usize = 128 << 10;
+
+pub(super) async fn querier(State(site): State<Site>, request: Request) -> Response {
+    match site.pyroscope.clone() {
+        Some(pyroscope) => answered(site, pyroscope.servers().0, request).await,
+        None => unanswered(request.headers()),
+    }
+}
+
+pub(super) async fn settings(State(site): State<Site>, request: Request) -> Response {
+    match site.pyroscope.clone() {
+        Some(pyroscope) => answered(site, pyroscope.servers().1, request).await,
+        None => unanswered(request.headers()),
+    }
+}
+
+async fn answered<S>(site: Site, service: Held<S>, request: Request) -> Response
+where
+    S: Service<
+            hyper::Request<tonic::body::Body>,
+            Response = hyper::Response<tonic::body::Body>,
+            Error = Infallible,
+        > + Send
+        + 'static,
+    S::Future: Send + 'static,
+{
+    let asked = request.headers().clone();
+    match pyroscope::answer(service, request).await {
+        Answer::Frames(response) => response.map(Body::new),
+        Answer::Whole(response, place) => whole(site, &asked, (response, place)).await,
+    }
+}
+
+/// Says that a call is none that this collector answers.
+pub(super) fn unanswered(headers: &HeaderMap) -> Response {
+    let status = Status::unimplemented("this collector does not answer this call");
+    pyroscope::refused(headers, &status).map(Body::from)
+}
+
+pub(super) async fn render(
+    State(site): State<Site>,
+    extensions: Extensions,
+    uri: Uri,
+    headers: HeaderMap,
+    Query(pairs): Query<Vec<(String, String)>>,
+) -> Response {
+    let Some(pyroscope) = site.pyroscope.clone() else {
+        return unanswered(&headers);
+    };
+    if uri
+        .query()
+        .is_some_and(|query| query.len() > QUERY_BYTES_MAX)
+    {
+        let text = "the address is too long\n";
+        return plain(StatusCode::URI_TOO_LONG, text).map(Body::from);
+    }
+    let caller = match Caller::of(&extensions) {
+        Ok(caller) => caller,
+        Err(status) => return pyroscope::refused(&headers, &status).map(Body::from),
+    };
+    let rendered = match uri.path() == RENDER_DIFF_PATH {
+        true => pyroscope::diff(&pyroscope, &caller, pairs).await,
+        false => pyroscope::single(&pyroscope, &caller, pairs).await,
+    };
+    whole(site, &headers, rendered).await
+}
+
+/// Sends an answer, compressed where that is asked for, and keeps its place until it is read.
+async fn whole(site: Site, asked: &HeaderMap, (response, place): Rendered) -> Response {
+    let (mut parts, mut content) = response.into_parts();
+    let Some(place) = place else {
+        let (headers, pieces) = packed(asked, parts.headers, vec![content]).await;
+        parts.headers = headers;
+        return Response::from_parts(parts, Body::from(pieces.concat()));
+    };
+    let mut pieces: Vec<Bytes> = Vec::new();
+    while !content.is_empty() {
+        pieces.push(content.split_to(content.len().min(PIECE_BYTES)));
+    }
+    let (headers, pieces) = packed(asked, parts.headers, pieces).await;
+    parts.headers = headers;
+    Response::from_parts(parts, send(pieces, place, site.queries))
+}
