@@ -172,7 +172,7 @@ fn told(copied: &Copied, json: bool) -> ExitCode {
         if *coarser > 0 {
             let _ = writeln!(
                 out,
-                "{coarser} partitions have no windows any more and were not copied"
+                "{coarser} partitions were not copied: downsampled, or in the archive alone"
             );
         }
         for &start in lacking {

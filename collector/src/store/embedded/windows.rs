@@ -11,6 +11,7 @@ use super::file::FileError;
 use super::level::Level;
 use super::meta::WindowMeta;
 use super::partition::Partition;
+use super::read_file::ReadFile;
 use super::summaries::{decode_parts, decode_whole};
 use super::table::Table;
 use crate::store::{LabelSet, NewWindow, Origin, Row, StoreError, TimeRange, WindowAccount};
@@ -24,14 +25,14 @@ pub type EachChunk<'e> =
 
 impl EmbeddedStore {
     /// Passes on all windows that are there as they came, oldest first. Returns the ranges of
-    /// partitions whose windows are only there added up.
+    /// partitions whose windows are only there added up, or only in the archive.
     ///
     /// # Errors
     /// When a file cannot be read; those of `each`.
     pub fn each_chunk(&self, each: &mut EachChunk<'_>) -> Result<Vec<TimeRange>, StoreError> {
         let mut coarser = Vec::new();
-        for partition in self.catalog.all_partitions() {
-            if partition.level != Level::Windows {
+        for partition in self.catalog.readable(|_| true) {
+            if partition.level != Level::Windows || partition.object.is_some() {
                 coarser.push(TimeRange {
                     start_unix_ns: partition.start,
                     end_unix_ns: partition.end,
@@ -100,7 +101,7 @@ impl Reading {
                     .gather(&file, place, |start| start, &mut gathered)?;
             }
         }
-        partition.give_back(file);
+        partition.give_back(ReadFile::Local(file));
         let start = partition.chunk_start(chunk);
         self.windows(&metas, gathered, start)
     }
