@@ -63,8 +63,8 @@ pub trait WindowSink: Send + Sync + 'static {
     /// When something stayed undone; the next call tries again.
     fn maintain(&self, now_unix_ns: i64) -> Result<(), StoreError>;
 
-    /// Copies what is complete to where it is kept longer: a piece of work that may take minutes and
-    /// waits for a network, so on a thread of its own, every few seconds. Returns whether more is
+    /// Copies what is complete to where it is kept longer. To be called every few seconds, on a
+    /// thread of its own: a call may take minutes, and waits for a network. Returns whether more is
     /// to be done at once. `cancel` ends it early.
     ///
     /// # Errors

@@ -56,9 +56,10 @@ metrics::counted! {
         "orphaned" orphaned;
     /// Sealed partitions that the archive does not have as they are.
     Gauge fleetprof_archive_pending_partitions = pending;
-    /// Size of the files of those.
+    /// Size of the files of sealed partitions that the archive does not have as they are.
     Gauge fleetprof_archive_pending_bytes = pending_bytes;
-    /// For how long the oldest of those has been sealed. Alert on it.
+    /// Time since the end of the oldest sealed partition that the archive does not have as it is.
+    /// Alert on it.
     Gauge fleetprof_archive_behind_seconds = behind_s;
     /// 1 when another collector writes to the archive, or its manifest is gone. Alert on it.
     Gauge fleetprof_archive_fenced = fenced;
@@ -78,7 +79,7 @@ metrics::rows! { HELD: Held;
     Gauge fleetprof_archive_configured = |h| u64::from(h.is_configured);
     /// Partitions in the archive.
     Gauge fleetprof_archive_partitions = |h| h.objects;
-    /// Their size.
+    /// Size of the partitions in the archive.
     Gauge fleetprof_archive_bytes = |h| h.bytes;
     /// Partitions of which the archive has the only copy.
     Gauge fleetprof_archive_partitions_remote = |h| h.read_remotely;

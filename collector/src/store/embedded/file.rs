@@ -104,7 +104,7 @@ fn key(chunk: u16, bundle: u32, part: u32) -> i64 {
     i64::from(chunk & 0x7fff) << 48 | i64::from(bundle) << 16 | i64::from(part)
 }
 
-/// Ids of the blobs of a chunk with bundles in `[from, to)`: the first, and the one behind the last.
+/// Ids of the blobs of a chunk with bundles in `[from, to)`: the first, and the one after the last.
 pub fn ids_of_bundles(chunk: u16, (from, to): (u32, u64)) -> (i64, i64) {
     let high = key(chunk, 0, 0) + ((to.min(1 << 32) as i64) << 16);
     (key(chunk, from, 0), high)

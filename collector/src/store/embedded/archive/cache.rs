@@ -84,7 +84,7 @@ metrics::counted! {
     /// Pieces that could not be written to the cache; they are fetched again when they are wanted
     /// again.
     Counter fleetprof_archive_cache_write_failures_total = write_failures;
-    /// Size of the cache.
+    /// Size of the local cache of pieces of the archive.
     Gauge fleetprof_archive_cache_bytes = bytes;
 }
 

@@ -206,7 +206,7 @@ impl Entry {
     }
 }
 
-/// Name of an object: the epoch of who wrote it, a number that the epoch gives once, and what it is.
+/// Name of an object: the epoch of who wrote it, a number that the epoch gives once, what it is.
 pub fn object_name(epoch: u64, number: u64, what: &str) -> String {
     format!("{OBJECTS}/{epoch:08}-{number:08}-{what}")
 }
