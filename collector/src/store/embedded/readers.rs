@@ -54,8 +54,8 @@ fn record(payload: &[u8]) {
     }
 }
 
-/// A block of a partition's file and its sections, and parts of an archived object: as they are, and as the content of sections with
-/// correct checksums, so that more than checksums is tested.
+/// A block of a partition's file and its sections, and parts of an archived object: as they are,
+/// and as the content of sections with correct checksums, so that more than checksums is tested.
 ///
 /// # Panics
 /// When a reader breaks its promise.
