@@ -1,8 +1,8 @@
 //! The two gRPC listeners. The one for this machine serves agents (IngestService, ControlService
 //! and PinUploadService for pins) and people (QueryService, CaptureService, PinService,
 //! AnnotationService, AlertService, IncidentService, ViewService, SymbolService, FleetService,
-//! AccessService and Pyroscope's), with health and reflection. The one for other machines serves the
-//! same without reflection, plus EnrollmentService, behind the gate (`identity/gate.rs`).
+//! AccessService and Pyroscope's), with health and reflection. The one for other machines serves
+//! the same without reflection, plus EnrollmentService, behind the gate (`identity/gate.rs`).
 
 use crate::access::{self, AccessAdmin, Caller, People};
 use crate::alerts::{Alerts, limits::REQUEST_BYTES_MAX as ALERT_BYTES_MAX};

@@ -469,8 +469,8 @@ pub fn queries(data: &[u8]) {
     Format::of_file_name(&text);
 }
 
-/// What Grafana asks: JSON of a request, which is read as the message that protocol buffers have, and
-/// the selectors and profile types in it.
+/// What Grafana asks: JSON of a request, which is read as the message that protocol buffers have,
+/// and the selectors and profile types in it.
 pub fn pyroscope_requests(data: &[u8]) {
     use collector::pyroscope::querier::v1::SelectMergeStacktracesRequest as Request;
     use collector::pyroscope::{ProfileType, Selection, read_json};

@@ -7,11 +7,9 @@
 //! value    = '"' text '"' | "'" text "'" | "`" raw text "`" | bare
 //! ```
 //! White space may stand between all parts. In double and single quotes a backslash starts an
-//! escape:
-//! `\\ \" \' \n \r \t \xHH` (below 80), `\uHHHH` and `\u{H…}`; back quotes take text as it is, which suits
-//! patterns. A bare value ends at white space, a comma, a quote or a brace, because shells eat
-//! quotes:
-//! `unit=nginx.service` means what it looks like.
+//! escape: `\\ \" \' \n \r \t \xHH` (below 80), `\uHHHH` and `\u{H…}`; back quotes take text as it
+//! is, which suits patterns. A bare value ends at white space, a comma, a quote or a brace, because
+//! shells eat quotes: `unit=nginx.service` means what it looks like.
 
 use crate::filter::{FilterError, LabelMatcher, MatchOp, Selector};
 use std::fmt;

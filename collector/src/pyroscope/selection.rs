@@ -1,8 +1,8 @@
 //! Selectors of Pyroscope's clients, as selectors of the store.
 //!
 //! They are those of Prometheus, and may stand after the id of a profile type:
-//! `process_cpu:cpu:nanoseconds:cpu:nanoseconds{service_name="x",}`. Labels that start with `__` say
-//! something of the type. `service_name` is the first of the configured service labels that a
+//! `process_cpu:cpu:nanoseconds:cpu:nanoseconds{service_name="x",}`. Labels that start with `__`
+//! say something of the type. `service_name` is the first of the configured service labels that a
 //! sample has. A selector of the store knows no such alternative, so a question by service is one
 //! question for each label: of the samples that have none of the labels before it. No sample is in
 //! two of them.

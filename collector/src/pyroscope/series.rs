@@ -306,7 +306,10 @@ fn fine_step(range: TimeRange, grid_ns: u64, lines: usize) -> Result<u64, Status
     let steps = STEPS_S.iter().map(|seconds| seconds * 1_000_000_000);
     let half = (grid_ns / 2).max(WINDOW_NS);
     let finest = steps.clone().rfind(|step| *step <= half);
-    let mut longer = steps.filter(|step| *step > half && *step <= grid_ns);
+    let whole = grid_ns / WINDOW_NS * WINDOW_NS;
+    let mut longer = steps
+        .chain([whole])
+        .filter(|step| *step > half && *step <= grid_ns);
     let mut asked = finest.unwrap_or(WINDOW_NS);
     loop {
         match (step(range, asked, lines), longer.next()) {
@@ -531,6 +534,12 @@ mod tests {
             "half of it would be too many points"
         );
         assert_eq!(fine(24 * 365, 15, 10), None);
+        let year_s = 365 * 86_400;
+        assert_eq!(
+            fine(24 * 365 * 200, year_s, 1000),
+            Some(year_s),
+            "a step of no list"
+        );
     }
 
     #[test]

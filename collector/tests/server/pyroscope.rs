@@ -320,7 +320,8 @@ async fn series_have_a_point_for_each_step_with_data() {
             "points": [point(20, first), point(40, second)],
         })
     };
-    // Window 1 is from 10 s to 20 s, window 3 from 30 s to 40 s, each of two hosts; a sample is 10 ns.
+    // Window 1 is from 10 s to 20 s, window 3 from 30 s to 40 s. Each is of two hosts. A sample is
+    // 10 ns.
     assert_eq!(
         found,
         json!({"series": [line("c1", 0, 20), line("web.service", 200, 0)]})

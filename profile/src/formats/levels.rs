@@ -31,8 +31,9 @@ pub struct Levels {
     pub max_self: i64,
 }
 
-/// The flame graph of a profile. The smallest bars are folded so that at most `max_nodes` are left
-/// below the root. Takes [`Options::measure`], `lines`, `root_labels`, `mark_cut`.
+/// The flame graph of a profile. Bars smaller than the `max_nodes` largest are folded. Those as
+/// large as the last of them stay, because single samples are all alike. Takes
+/// [`Options::measure`], `lines`, `root_labels`, `mark_cut`.
 ///
 /// `None`: the total is beyond 2⁶³ − 1.
 pub fn levels(profile: &Profile, options: &Options, max_nodes: usize) -> Option<Levels> {
@@ -98,7 +99,7 @@ fn largest<const N: usize>(total: &[u64; N]) -> u64 {
 }
 
 fn bars<const N: usize>(mut tree: Tree<String, N>, max_nodes: usize) -> Option<Levels> {
-    let is_pruned = tree.prune_by(max_nodes, OTHER.to_owned(), largest) > 0;
+    let is_pruned = tree.prune_below(max_nodes, OTHER.to_owned(), largest) > 0;
     let other = is_pruned.then(|| (tree.names.len() - 1) as u32);
     ROOT.clone_into(&mut tree.names[0]);
     let sum = |values: [u64; N]| {

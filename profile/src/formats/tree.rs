@@ -236,20 +236,38 @@ impl<K, const N: usize> Tree<K, N> {
     /// parent that lost some gets their sum as one more child, named `other`. Returns how many
     /// went.
     pub fn prune(&mut self, max: usize, other: K) -> usize {
-        self.prune_by(max, other, |total| total[0])
-    }
-
-    /// As [`Tree::prune`], by a size that no node has more of than its parent.
-    pub fn prune_by(&mut self, max: usize, other: K, size: impl Fn(&[u64; N]) -> u64) -> usize {
-        if self.nodes.len() - 1 <= max {
+        let mut sizes = self.sizes(|total| total[0]);
+        if sizes.len() <= max {
             return 0;
         }
-        let sizes = self.nodes[1..].iter().map(|node| size(&node.total));
-        let mut sizes: Vec<u64> = sizes.collect();
         sizes.sort_unstable_by(|a, b| b.cmp(a));
         // Everything as small as the first that must go goes: equal sizes are treated alike, so a
         // node never outlives its parent.
         let too_small = sizes[max];
+        self.fold(other, |total| total[0] <= too_small)
+    }
+
+    /// As [`Tree::prune`], but everything as large as the last of `max` nodes stays, however many
+    /// they are. No node may have more of `size` than its parent.
+    pub fn prune_below(&mut self, max: usize, other: K, size: impl Fn(&[u64; N]) -> u64) -> usize {
+        let mut sizes = self.sizes(&size);
+        if sizes.len() <= max {
+            return 0;
+        }
+        sizes.sort_unstable_by(|a, b| b.cmp(a));
+        let least = sizes[max.saturating_sub(1)];
+        self.fold(other, |total| size(total) < least)
+    }
+
+    fn sizes(&self, size: impl Fn(&[u64; N]) -> u64) -> Vec<u64> {
+        self.nodes[1..]
+            .iter()
+            .map(|node| size(&node.total))
+            .collect()
+    }
+
+    /// Folds what `is_small`, and with a node all below it, into `other`.
+    fn fold(&mut self, other: K, is_small: impl Fn(&[u64; N]) -> bool) -> usize {
         self.names.push(other);
         let other = (self.names.len() - 1) as u32;
 
@@ -257,7 +275,7 @@ impl<K, const N: usize> Tree<K, N> {
         let mut lost: Vec<Option<[u64; N]>> = vec![None; self.nodes.len()];
         let mut gone = 0;
         for (at, node) in self.nodes.iter().enumerate().skip(1) {
-            if size(&node.total) <= too_small {
+            if is_small(&node.total) {
                 gone += 1;
                 let parent = node.parent as usize;
                 // Only the topmost of a subtree counts: its total holds the rest.
@@ -270,7 +288,7 @@ impl<K, const N: usize> Tree<K, N> {
                 goes[at] = true;
             }
         }
-        let mut nodes: Vec<Node<N>> = Vec::with_capacity(max + 1);
+        let mut nodes: Vec<Node<N>> = Vec::with_capacity(self.nodes.len() - gone);
         let mut moved = vec![0u32; self.nodes.len()];
         for (at, &node) in self.nodes.iter().enumerate() {
             if goes[at] {

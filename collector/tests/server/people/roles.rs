@@ -36,30 +36,42 @@ where
 
 /// Every call of a collector.
 pub fn calls() -> Vec<String> {
-    let set: FileDescriptorSet = prost::Message::decode(proto::DESCRIPTORS).expect("descriptors");
     let mut calls = Vec::new();
-    for file in &set.file {
-        for service in &file.service {
-            let name = format!("{}.{}", file.package(), service.name());
-            let methods = service.method.iter();
-            calls.extend(methods.map(|method| format!("/{name}/{}", method.name())));
+    for set in [proto::DESCRIPTORS, collector::pyroscope::DESCRIPTORS] {
+        let set: FileDescriptorSet = prost::Message::decode(set).expect("descriptors");
+        for file in &set.file {
+            for service in &file.service {
+                let name = format!("{}.{}", file.package(), service.name());
+                let methods = service.method.iter();
+                calls.extend(methods.map(|method| format!("/{name}/{}", method.name())));
+            }
         }
     }
     calls.push("/grpc.reflection.v1.ServerReflection/ServerReflectionInfo".to_owned());
     calls
 }
 
+/// True for the calls of Pyroscope's API.
+pub fn is_pyroscope(path: &str) -> bool {
+    path.starts_with("/querier.v1.") || path.starts_with("/settings.v1.")
+}
+
 /// The least role of people that may make a call; none: no person may.
 pub fn least(path: &str) -> Option<Role> {
     let (service, method) = path[1..].split_once('/').expect("a service");
+    if is_pyroscope(path) {
+        return Some(Role::Viewer);
+    }
     match service.strip_prefix("fleetprof.collector.v1.")? {
         "QueryService" | "PinService" | "AlertService" => Some(Role::Viewer),
+        "ViewService" if method == "List" => Some(Role::Viewer),
+        "ViewService" => Some(Role::Operator),
         "CaptureService" | "SymbolService" | "AnnotationService" => Some(match method {
             "List" | "Profile" => Role::Viewer,
             _ => Role::Operator,
         }),
         "IncidentService" => Some(match method {
-            "List" | "Get" => Role::Viewer,
+            "List" | "Get" | "Profile" => Role::Viewer,
             "Delete" => Role::Admin,
             _ => Role::Operator,
         }),
