@@ -136,6 +136,9 @@ impl Inner {
                 let files = Files::open(&dir.join("evidence"), bounds);
                 let files = files.map_err(|error| with_causes(&error))?;
                 let opened = Opened { book, files };
+                if let Err(error) = views::remove_lost_snapshots(&opened) {
+                    tracing::warn!(%error, "failed to look for snapshots without a view");
+                }
                 if let Ok(sizes) = opened.sizes() {
                     sizes.tell(&metrics);
                 }

@@ -1,7 +1,7 @@
 //! The calls of saved views: Save, List and Delete. What a snapshot keeps is evidence of no
 //! incident.
 
-use super::keep::seen;
+use super::keep::{own, seen};
 use super::limits::{LIST_BYTES_MAX, VIEWS_MAX};
 use super::shelf::Shelved;
 use super::{Incidents, NO_INCIDENT, Opened, check, peer};
@@ -33,6 +33,20 @@ fn shown(caller: &Caller, opened: &Opened, view: Shelved) -> SavedView {
         saved_unix_ns: view.saved,
         snapshot: kept.and_then(|evidence| seen(caller, evidence)),
     }
+}
+
+/// Removes snapshots that no view leads to: the collector ended after it had kept one, and before
+/// it saved the view.
+pub(super) fn remove_lost_snapshots(opened: &Opened) -> rusqlite::Result<()> {
+    let views = opened.book.shelved()?;
+    for kept in own(opened, NO_INCIDENT) {
+        if views.iter().all(|view| view.evidence != kept.id)
+            && let Err(error) = opened.files.remove(kept.id)
+        {
+            tracing::warn!(id = kept.id, %error, "failed to delete a snapshot without a view");
+        }
+    }
+    Ok(())
 }
 
 impl Incidents {

@@ -97,6 +97,36 @@ async fn a_snapshot_outlives_a_restart_and_the_data_it_was_copied_from() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_whose_view_was_never_saved_is_removed_at_the_next_start() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let rig = Rig::with(in_dir(dir.path())).await;
+    rig.sampled("web-1").await;
+    let mut asks = client(&rig).await;
+    for name in ["kept", "lost"] {
+        let of = Snapshot::View(selection("unit=\"web.service\""));
+        asks.save(view(name, Some(of))).await.expect("a snapshot");
+    }
+    let views = listed(&mut asks).await;
+    let evidence = |at: usize| views[at].snapshot.as_ref().expect("a snapshot").id;
+    let (lost, kept) = (evidence(0), evidence(1));
+    rig.stop.send(true).expect("it listens");
+    drop(rig);
+    // As if the collector had been killed before it saved the view.
+    let path = dir.path().join("incidents.sqlite");
+    let database = rusqlite::Connection::open(path).expect("opened");
+    let gone = database.execute("DELETE FROM views WHERE name = 'lost'", []);
+    assert_eq!(gone, Ok(1));
+    drop(database);
+    let rig = restarted(Arc::default(), || in_dir(dir.path())).await;
+    assert_eq!(listed(&mut client(&rig).await).await.len(), 1);
+    let folded = async |id| {
+        let path = format!("/api/evidence.folded?id={id}");
+        get(&rig, &path).await.status
+    };
+    assert_eq!((folded(lost).await, folded(kept).await), (404, 200));
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_delete_their_own_views_and_admins_all() {
     let rig = Rig::start().await;
     let anna = somebody("anna", Role::Operator, "");
