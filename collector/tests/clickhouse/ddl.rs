@@ -174,7 +174,8 @@ fn the_rights_that_are_printed_are_enough() {
         let found = check(&ageing(&front, database), &Clock::system()).unwrap();
         let wrong: Vec<_> = found
             .iter()
-            .filter(|one| one.severity != Severity::Ok)
+            // How full the disk is depends on whose machine this is.
+            .filter(|one| one.severity != Severity::Ok && one.check != "disks")
             .collect();
         assert!(wrong.is_empty(), "{wrong:?}");
         drop(front.kill());

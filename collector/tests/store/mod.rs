@@ -153,12 +153,19 @@ fn the_tests_time_is_within_what_the_model_keeps() {
 
 /// One test for each case of the suite, for the engine that an expression makes.
 ///
-/// `suite!(embedded, crate::EmbeddedEngine);` is all that an engine needs.
+/// `suite!(embedded, crate::EmbeddedEngine);` is all that an engine needs. With `slow` in front,
+/// all of them are tests of `make test-slow`.
 #[macro_export]
 macro_rules! suite {
+    (slow $name:ident, $engine:expr) => {
+        $crate::suite!([slow] $name, $engine);
+    };
     ($name:ident, $engine:expr) => {
+        $crate::suite!([] $name, $engine);
+    };
+    ([$($slow:ident)?] $name:ident, $engine:expr) => {
         mod $name {
-            $crate::suite_cases!($engine;
+            $crate::suite_cases!($($slow)? $engine;
                 pushes: a_pushed_window_is_answered, a_repeat_in_one_call_counts_once,
                     a_repeat_in_a_later_call_counts_once, a_repeat_after_reopening_counts_once,
                     a_repeat_that_says_another_time_counts_once,

@@ -132,7 +132,7 @@ impl Ceiling {
     pub fn note(&self, round: Round) {
         let mut seen = lock(&self.seen);
         let now = round.now;
-        // A clock that was set back begins anew.
+        // A clock that was set back starts again.
         if seen.steps.back().is_some_and(|step| step.start > now) {
             *seen = Seen::default();
         }

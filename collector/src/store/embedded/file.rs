@@ -110,7 +110,7 @@ pub fn ids_of_bundles(chunk: u16, (from, to): (u32, u64)) -> (i64, i64) {
     (key(chunk, from, 0), high)
 }
 
-/// Ids of all blobs of chunks in `[from, to]`, likewise.
+/// Ids of all blobs of chunks in `[from, to]`: the first, and the one after the last.
 pub fn ids_of_chunks(from: u16, to: u16) -> (i64, i64) {
     (key(from, 0, 0), key(to, 0, 0).saturating_add(1 << 48))
 }
