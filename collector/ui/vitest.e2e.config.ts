@@ -11,6 +11,8 @@ export default defineConfig({
     // A loaded machine is slow, not wrong.
     testTimeout: 240_000,
     hookTimeout: 60_000,
+    // What fails beside others runs once more, and is shown as a retry; see tests/run.
+    retry: Number(process.env.E2E_RETRY ?? 0),
     expect: { poll: { timeout: 120_000 } },
     // The runner sets BASE_URL to a path of its own in its workers.
     env: { E2E_BASE_URL: process.env.BASE_URL ?? '' },

@@ -82,12 +82,13 @@ function useGraph(props: FlameGraphProps, found: Found | undefined) {
     return () => made.destroy();
   }, []);
   const shown = useRef(layout);
-  useEffect(() => {
-    // In newer data the chosen frame stays chosen, as long as it is there.
+  // Before the next key is read, which would be lost with what it chose.
+  useLayoutEffect(() => {
+    // In newer data the chosen frame stays chosen, as long as it is there; the root always is.
     const path =
-      selected !== undefined && selected < shown.current.name.length ? writePath(shown.current, selected) : '';
-    const again = path === '' ? 0 : readPath(layout, path);
-    const same = again !== 0 && writePath(layout, again) === path;
+      selected !== undefined && selected < shown.current.name.length ? writePath(shown.current, selected) : undefined;
+    const again = path ? readPath(layout, path) : 0;
+    const same = path !== undefined && writePath(layout, again) === path;
     shown.current = layout;
     graph.current?.setLayout(layout, inverted);
     graph.current?.setFound(found);

@@ -109,6 +109,25 @@ describe('the profile', () => {
     expect(await page.evaluate(() => document.activeElement?.getAttribute('type'))).toBe('search');
   });
 
+  test('what the keyboard chose stays chosen when other data comes, the root too', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await page.locator('.flame-box').focus();
+    const chosen = () => page.locator('.flame [aria-live]').first().textContent();
+    for (const key of ['ArrowDown', 'ArrowDown', 'ArrowDown']) {
+      await page.locator('.flame-box').focus();
+      await page.keyboard.press(key);
+      const name = (await chosen())?.split(':')[0];
+      expect(name).toBeTruthy();
+      await page.getByTitle('How the graph is drawn').click();
+      const samples = page.getByRole('button', { name: 'Count samples' });
+      const unit = (await samples.getAttribute('aria-pressed')) === 'true' ? / s\b/ : / samples/;
+      await samples.click();
+      await expect.poll(chosen).toMatch(unit);
+      expect((await chosen())?.split(':')[0]).toBe(name);
+    }
+  });
+
   test('focus keeps only stacks with a function, and Reset brings all back', async () => {
     const page = await site.open();
     await drawn(page);

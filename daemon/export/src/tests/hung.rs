@@ -4,7 +4,6 @@ use super::*;
 use crate::{Exporter, HostInfo, Options, uplink};
 use std::time::Duration;
 use testkit::fake::ingest::IngestCollector;
-use testkit::wait::until_blocking;
 
 /// Longest that anything here may take. Only a failing test waits for it.
 const LIMIT: Duration = Duration::from_secs(30);
@@ -54,7 +53,7 @@ fn a_disk_that_hangs_holds_up_windows_and_no_other_service() {
     exporter.stop(MonotonicTime::now().plus(LIMIT));
     spooling.join().unwrap();
     uplink.join().unwrap().unwrap();
-    drop(exporter);
+    drop((exporter, spool));
     let later = Run::new(dir.path(), settings());
     assert_eq!(
         later.waiting(),
