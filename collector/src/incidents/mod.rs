@@ -31,6 +31,7 @@ use crate::time::Clock;
 use book::Book;
 use profile::text::with_causes;
 use proto::collector::IncidentEvidence;
+use std::io;
 use std::path::PathBuf;
 use std::sync::Arc;
 use tokio::sync::{OnceCell, Semaphore, watch};
@@ -39,6 +40,22 @@ use tonic::{Request, Status};
 
 /// Stands for an incident where evidence is of a snapshot.
 const NO_INCIDENT: u64 = 0;
+
+/// Why work with the database and the files failed.
+#[derive(Debug, thiserror::Error)]
+enum WorkError {
+    /// The database.
+    #[error("failed to use the database of incidents")]
+    Database(#[from] rusqlite::Error),
+    /// A file stays.
+    #[error("failed to delete the file of evidence `{id}`")]
+    Delete {
+        /// Number of the evidence.
+        id: u64,
+        /// Why.
+        source: io::Error,
+    },
+}
 
 /// How incidents are kept.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -152,10 +169,18 @@ impl Inner {
         self.opened.get_or_try_init(open).await
     }
 
-    /// Work with the database and the files.
+    /// Work with the database.
     async fn blocking<T: Send + 'static>(
         &self,
         work: impl FnOnce(&Opened) -> rusqlite::Result<T> + Send + 'static,
+    ) -> Result<T, Status> {
+        self.changing(move |opened| Ok(work(opened)?)).await
+    }
+
+    /// Work with the database and the files.
+    async fn changing<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&Opened) -> Result<T, WorkError> + Send + 'static,
     ) -> Result<T, Status> {
         let opened = self.open().await?.clone();
         let done = spawn_blocking(move || work(&opened)).await;
@@ -163,8 +188,8 @@ impl Inner {
         done.map_err(|error| {
             self.metrics.incidents_failed.inc();
             Status::unavailable(format!(
-                "failed to use the database of incidents: {error}\ncheck the disk of the \
-                 collector's data_dir"
+                "{}\ncheck the disk of the collector's data_dir",
+                with_causes(&error)
             ))
         })
     }
@@ -197,6 +222,16 @@ impl Sizes {
 }
 
 impl Opened {
+    /// Removes the file of a piece of evidence.
+    fn remove_file(&self, id: u64) -> Result<(), WorkError> {
+        let removed = self.files.remove(id);
+        removed.map_err(|source| {
+            tracing::warn!(id, error = %source, "failed to delete evidence");
+            WorkError::Delete { id, source }
+        })?;
+        Ok(())
+    }
+
     fn sizes(&self) -> rusqlite::Result<Sizes> {
         let (_, evidence_bytes) = self.files.size();
         Ok(Sizes {

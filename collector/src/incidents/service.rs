@@ -225,15 +225,12 @@ impl Incidents {
         let event = event.with("title", incident.title.as_str());
         inner.audit.record(event.ended(DONE)).await?;
         let removed = inner
-            .blocking(move |opened| {
+            .changing(move |opened| {
                 // Files first: one that stays without its incident would never be found.
                 for evidence in own(opened, id) {
-                    if let Err(error) = opened.files.remove(evidence.id) {
-                        tracing::warn!(id = evidence.id, %error, "failed to delete evidence");
-                        return Err(rusqlite::Error::InvalidQuery);
-                    }
+                    opened.remove_file(evidence.id)?;
                 }
-                opened.book.remove(id)
+                Ok(opened.book.remove(id)?)
             })
             .await?;
         inner.measure().await;

@@ -127,15 +127,12 @@ impl Incidents {
         inner.audit.record(event.ended(DONE)).await?;
         let delete = move |opened: &Opened| {
             // Its file first: one that stays without its view would never be found.
-            if view.evidence != 0
-                && let Err(error) = opened.files.remove(view.evidence)
-            {
-                tracing::warn!(id = view.evidence, %error, "failed to delete a snapshot");
-                return Err(rusqlite::Error::InvalidQuery);
+            if view.evidence != 0 {
+                opened.remove_file(view.evidence)?;
             }
-            opened.book.unshelve(id)
+            Ok(opened.book.unshelve(id)?)
         };
-        let gone = inner.blocking(delete).await?;
+        let gone = inner.changing(delete).await?;
         inner.measure().await;
         match gone {
             true => Ok(()),

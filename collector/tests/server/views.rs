@@ -127,6 +127,36 @@ async fn a_snapshot_whose_view_was_never_saved_is_removed_at_the_next_start() {
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_snapshot_whose_file_stays_is_not_said_to_be_deleted() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let rig = Rig::with(in_dir(dir.path())).await;
+    rig.sampled("web-1").await;
+    let mut asks = client(&rig).await;
+    let of = Snapshot::View(selection("unit=\"web.service\""));
+    asks.save(view("then", Some(of))).await.expect("a snapshot");
+    // A directory of that name cannot be removed as a file, whoever asks.
+    let files = std::fs::read_dir(dir.path().join("evidence")).expect("a directory");
+    let files = files.map(|file| file.expect("a file").path());
+    let of_profiles = files.filter(|path| path.metadata().is_ok_and(|of| of.len() > 0));
+    for file in of_profiles {
+        std::fs::remove_file(&file).expect("removed");
+        std::fs::create_dir(&file).expect("a directory");
+    }
+    let saved = listed(&mut asks).await;
+    let id = saved[0].id;
+    let refused = asks.delete(wire::DeleteViewRequest { id }).await;
+    let refused = refused.expect_err("its file stays");
+    let said = refused.message();
+    assert!(
+        said.starts_with("failed to delete the file of evidence `"),
+        "{said}"
+    );
+    assert!(said.contains("directory"), "the reason: {said}");
+    assert_eq!(listed(&mut asks).await.len(), 1);
+    assert_eq!(rig.metrics.incidents_failed.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn operators_delete_their_own_views_and_admins_all() {
     let rig = Rig::start().await;
     let anna = somebody("anna", Role::Operator, "");
