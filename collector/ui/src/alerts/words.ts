@@ -41,7 +41,7 @@ export function verdict({ alerts, rules }: ListAlertsResponse): { text: string; 
   ] as const;
   const more = others.filter(([count]) => count > 0).map(([count, word]) => `${format.count(count)} ${word}`);
   if (firing > 0) return { text: [`${format.plural(firing, 'alert')} firing`, ...more].join(', '), bad: true };
-  if (!rules.length) return { text: 'No rules', bad: false };
+  if (!rules.length) return { text: 'No alert rules', bad: false };
   return { text: ['Nothing is firing', ...more].join(', '), bad: false };
 }
 

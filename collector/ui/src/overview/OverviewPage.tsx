@@ -171,7 +171,7 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
               {part && ` (${part})`} against {of.words}
             </span>
           ) : (
-            <span class="tone-warn"> there is no data for the baseline</span>
+            <span class="tone-warn"> · no data for the baseline</span>
           )}
         </p>
         {hasBaseline && changed.length === 0 && changedHosts.length === 0 && (
@@ -208,7 +208,11 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
               {format.plural(Number(answer.hostsLeftOut), 'more host')} not listed; their changes are smaller
             </p>
           )}
-          {changed.length === 0 && changedHosts.length === 0 && <p class="soft">Nothing.</p>}
+          {changed.length === 0 && changedHosts.length === 0 && (
+            <p class="soft">
+              {hasBaseline ? 'Nothing.' : 'Not known: choose a shorter range, or a baseline that has data.'}
+            </p>
+          )}
         </section>
         <section class="panel-box" aria-label="Outliers and trouble">
           <h3>Hosts that differ from their peers</h3>
@@ -391,6 +395,9 @@ function Functions({ whole, of }: { whole: Query<OverviewResponse>; of: Of }) {
         </p>
       ))}
       {answer.functions.length > 0 && <FunctionTable answer={answer} of={of} />}
+      {answer.functions.length + answer.functionsMissing.length === 0 && answer.services.some(isSignificant) && (
+        <p class="soft">No function with a significant change. Services that changed are below.</p>
+      )}
     </>
   );
 }

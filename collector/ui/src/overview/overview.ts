@@ -15,7 +15,7 @@ export const isSignificant = (row: OverviewRow) => row.change?.significant === t
 
 /** How large a change is, of what was: `+62 %`; nothing where nothing was. */
 export function relative(change: number, was: number): string {
-  if (!(was > 0.001)) return '';
+  if (!(was > 0.001) || cores(change) === '0') return '';
   const percent = (change / was) * 100;
   const size = Math.abs(percent);
   return `${percent < 0 ? '−' : '+'}${size < 10 ? size.toFixed(1) : Math.round(size)} %`;
@@ -24,8 +24,11 @@ export function relative(change: number, was: number): string {
 /** Cores: three digits, and no more of small numbers than matter. */
 export const cores = (value: number) => format.significant(Math.abs(value) < 0.0005 ? 0 : value);
 
-/** `+1.25`. */
-export const signed = (value: number) => `${value < 0 ? '−' : '+'}${cores(Math.abs(value))}`;
+/** `+1.25`, or `±0` of what is too small to be shown. */
+export function signed(value: number): string {
+  const size = cores(Math.abs(value));
+  return `${size === '0' ? '±' : value < 0 ? '−' : '+'}${size}`;
+}
 
 /** `± 0.08`: the 95 % error of a standard error, with as many decimals as tell something. */
 export function error(stdError: number): string {

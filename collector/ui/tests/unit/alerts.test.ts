@@ -26,7 +26,7 @@ describe('the verdict', () => {
       text: 'Nothing is firing, 1 without data',
       bad: false,
     });
-    expect(verdict(create(ListAlertsResponseSchema, {})).text).toBe('No rules');
+    expect(verdict(create(ListAlertsResponseSchema, {})).text).toBe('No alert rules');
   });
 });
 

@@ -46,6 +46,8 @@ test('a baseline of another length has the width of the range', () => {
 test('changes are told with sign, and of nothing no share', () => {
   expect(signed(1.254)).toBe('+1.25');
   expect(signed(-0.5)).toBe('−0.500');
+  expect(signed(-0.0003)).toBe('±0');
+  expect(relative(-0.0003, 2)).toBe('');
   expect(relative(0.5, 2)).toBe('+25 %');
   expect(relative(-0.1, 2)).toBe('−5.0 %');
   expect(relative(1, 0)).toBe('');
