@@ -21,7 +21,7 @@ use lines::{Side, by_name, hosts_of, mean};
 use peers::Outlier;
 use profile::Selector;
 use proto::collector as wire;
-use shift::{Shift, shift};
+use shift::{Line, Shift, Spread};
 use std::collections::{BTreeMap, BTreeSet};
 use tonic::Status;
 use waiting::{Pressed, Resource, Throttled};
@@ -186,19 +186,7 @@ fn judge(before: &Side, after: &Side, label: &str) -> Judged {
         .len();
     let mut services = rows_of(before, after, |(service, _)| service);
     let mut hosts = rows_of(before, after, |(_, host)| host);
-    let mut cells: Vec<(String, Row)> = Vec::new();
-    let names: BTreeSet<&(String, String)> =
-        before.cells.keys().chain(after.cells.keys()).collect();
-    for names in names {
-        let line = |side: &Side| {
-            side.cells
-                .get(names)
-                .cloned()
-                .unwrap_or_else(|| side.nothing())
-        };
-        let row = Row::new(names.1.clone(), line(before), line(after));
-        cells.push((names.0.clone(), row));
-    }
+    let mut cells = cells_of(before, after);
     // All lines that were looked at are one table: whoever looks at many finds something.
     let rows = || {
         let of_hosts = services.iter().chain(&hosts).chain([&fleet]);
@@ -254,6 +242,34 @@ fn rows_of(before: &Side, after: &Side, of: fn(&(String, String)) -> &String) ->
         Row::new(name, was, is)
     });
     rows.collect()
+}
+
+/// Rows of each service on each host, by service. Hosts of a service are each other's peers.
+fn cells_of(before: &Side, after: &Side) -> Vec<(String, Row)> {
+    let mut services: BTreeMap<&str, BTreeSet<&str>> = BTreeMap::new();
+    for (service, host) in before.cells.keys().chain(after.cells.keys()) {
+        services.entry(service).or_default().insert(host);
+    }
+    let mut cells = Vec::new();
+    for (service, hosts) in services {
+        let lines = hosts.into_iter().map(|host| {
+            let names = (service.to_owned(), host.to_owned());
+            let [was, is] = [before, after].map(|side| {
+                let cell = side.cells.get(&names).cloned();
+                cell.unwrap_or_else(|| side.nothing())
+            });
+            (names.1, Line::of(&was, &is), was, is)
+        });
+        let lines: Vec<_> = lines.collect();
+        let alike = lines.iter().filter_map(|(_, line, ..)| line.as_ref());
+        let alike = alike.filter(|line| line.level() >= CORES_MIN);
+        let peers = Spread::pooled(&alike.map(Line::spread).collect::<Vec<_>>());
+        for (host, line, was, is) in lines {
+            let shift = line.map(|line| line.shift(peers.as_ref()));
+            cells.push((service.to_owned(), Row::judged(host, (was, is), shift)));
+        }
+    }
+    cells
 }
 
 /// Adds to services the hosts on which they changed. A change on some hosts that is lost in the sum
@@ -312,7 +328,11 @@ fn together(cells: &[Row], steps: usize) -> Option<Shift> {
 
 impl Row {
     fn new(name: String, baseline: Vec<f64>, now: Vec<f64>) -> Row {
-        let shift = shift(&baseline, &now);
+        let shift = Line::of(&baseline, &now).map(|line| line.shift(None));
+        Row::judged(name, (baseline, now), shift)
+    }
+
+    fn judged(name: String, (baseline, now): (Vec<f64>, Vec<f64>), shift: Option<Shift>) -> Row {
         Row {
             name,
             now,
