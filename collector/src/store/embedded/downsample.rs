@@ -22,7 +22,7 @@ use super::level::Level;
 use super::meta::{Account, Summary};
 use super::partition::Partition;
 use super::partition_log::new_generation;
-use super::summaries::{ChunkWindows, decode_whole};
+use super::summaries::{ChunkWindows, decode_hosts};
 use super::table::Table;
 use crate::store::LabelSet;
 use crate::sync::read;
@@ -299,7 +299,7 @@ impl Services {
         };
         let (mut opener, mut raw) = (SectionReader::new()?, Vec::new());
         from.each_windows(0, HOURS_FROM, |_, body| -> Result<(), FileError> {
-            let whole = decode_whole(&mut opener, &mut Reader::new(body), &mut raw)?;
+            let whole = decode_hosts(&mut opener, &mut Reader::new(body), &mut raw)?;
             for &(_, labels) in whole.hosts.keys() {
                 moved
                     .hosts

@@ -288,47 +288,120 @@ impl Summary {
     /// Reads what [`Summary::encode`] wrote.
     pub fn decode(input: &mut Reader<'_>) -> Result<Summary, Corrupt> {
         let mut summary = Summary::default();
-        let (format, hosts) = decode_head(input)?;
-        for _ in 0..hosts {
-            let key = (input.decode_u32()?, input.decode_u32()?);
-            let mut sum = HostSum {
-                windows: input.decode_u64()?,
-                unmeasured: input.decode_u64()?,
-                expected_ns: input.decode_u64()?,
-                estimated_ns: input.decode_u64()?,
-                ..HostSum::default()
-            };
-            sum.quality = decode_quality(input)?;
-            sum.sum = decode_sum(input, 0)?;
-            if format >= FORMAT {
-                sum.pressure = PressureSum {
-                    covered_ns: input.decode_u64()?,
-                    cpu_ns: input.decode_u64()?,
-                    memory_ns: input.decode_u64()?,
-                    io_ns: input.decode_u64()?,
-                };
-            }
-            let mut presence = Presence::default();
-            for _ in 0..input.decode_count()? {
-                let start = input.decode_signed()?;
-                let end = start.wrapping_add(input.decode_signed()?);
-                presence.spans.push((start, end));
-            }
-            for _ in 0..input.decode_count()? {
-                presence
-                    .dropped
-                    .push((input.decode_signed()?, decode_gap(input)?));
-            }
-            summary.hosts.insert(key, (sum, presence));
-        }
-        for _ in 0..input.decode_count()? {
-            let labels = input.decode_u32()?;
-            summary
-                .accounts
-                .insert(labels, decode_account(input, format)?);
+        let mut hosts = StoredSummary::open(input)?;
+        summary.add_stored_hosts(&mut hosts)?;
+        let mut accounts = hosts.accounts()?;
+        while let Some((labels, account)) = accounts.next_account()? {
+            summary.accounts.insert(labels, account);
         }
         summary.label_sets = decode_ids(input)?.into_iter().collect();
         Ok(summary)
+    }
+
+    /// As [`Summary::decode`], of hosts alone: what follows them, nearly all of a summary, is not
+    /// read.
+    pub fn decode_hosts(input: &mut Reader<'_>) -> Result<Summary, Corrupt> {
+        let mut summary = Summary::default();
+        summary.add_stored_hosts(&mut StoredSummary::open(input)?)?;
+        Ok(summary)
+    }
+
+    fn add_stored_hosts(&mut self, stored: &mut StoredSummary<'_, '_>) -> Result<(), Corrupt> {
+        while let Some((key, sum, presence)) = stored.next_host()? {
+            self.hosts.insert(key, (sum, presence));
+        }
+        Ok(())
+    }
+}
+
+/// What [`Summary::encode`] wrote, read one by one: hosts, then accounts.
+pub struct StoredSummary<'r, 'b> {
+    input: &'r mut Reader<'b>,
+    format: u64,
+    hosts_left: u32,
+}
+
+/// A host of a [`StoredSummary`]: its index in the dictionary and its labels, and what it did.
+pub type StoredHost = ((u32, u32), HostSum, Presence);
+
+/// The accounts of a [`StoredSummary`].
+pub struct StoredAccounts<'r, 'b> {
+    input: &'r mut Reader<'b>,
+    format: u64,
+    left: usize,
+}
+
+impl<'r, 'b> StoredSummary<'r, 'b> {
+    /// Starts to read.
+    pub fn open(input: &'r mut Reader<'b>) -> Result<StoredSummary<'r, 'b>, Corrupt> {
+        let (format, hosts_left) = decode_head(input)?;
+        Ok(StoredSummary {
+            input,
+            format,
+            hosts_left,
+        })
+    }
+
+    /// The next host, with its labels.
+    pub fn next_host(&mut self) -> Result<Option<StoredHost>, Corrupt> {
+        let Some(left) = self.hosts_left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.hosts_left = left;
+        let input = &mut *self.input;
+        let key = (input.decode_u32()?, input.decode_u32()?);
+        let mut sum = HostSum {
+            windows: input.decode_u64()?,
+            unmeasured: input.decode_u64()?,
+            expected_ns: input.decode_u64()?,
+            estimated_ns: input.decode_u64()?,
+            ..HostSum::default()
+        };
+        sum.quality = decode_quality(input)?;
+        sum.sum = decode_sum(input, 0)?;
+        if self.format >= FORMAT {
+            sum.pressure = PressureSum {
+                covered_ns: input.decode_u64()?,
+                cpu_ns: input.decode_u64()?,
+                memory_ns: input.decode_u64()?,
+                io_ns: input.decode_u64()?,
+            };
+        }
+        let mut presence = Presence::default();
+        for _ in 0..input.decode_count()? {
+            let start = input.decode_signed()?;
+            let end = start.wrapping_add(input.decode_signed()?);
+            presence.spans.push((start, end));
+        }
+        for _ in 0..input.decode_count()? {
+            presence
+                .dropped
+                .push((input.decode_signed()?, decode_gap(input)?));
+        }
+        Ok(Some((key, sum, presence)))
+    }
+
+    /// The accounts, behind hosts that were not asked for.
+    pub fn accounts(mut self) -> Result<StoredAccounts<'r, 'b>, Corrupt> {
+        while self.next_host()?.is_some() {}
+        let left = self.input.decode_count()?;
+        Ok(StoredAccounts {
+            input: self.input,
+            format: self.format,
+            left,
+        })
+    }
+}
+
+impl StoredAccounts<'_, '_> {
+    /// The next account, with its label set.
+    pub fn next_account(&mut self) -> Result<Option<(u32, Account)>, Corrupt> {
+        let Some(left) = self.left.checked_sub(1) else {
+            return Ok(None);
+        };
+        self.left = left;
+        let labels = self.input.decode_u32()?;
+        Ok(Some((labels, decode_account(self.input, self.format)?)))
     }
 }
 

@@ -32,6 +32,16 @@ pub fn decode_whole(
     Summary::decode(&mut Reader::new(raw))
 }
 
+/// As [`decode_whole`], of its hosts alone.
+pub fn decode_hosts(
+    opener: &mut SectionReader,
+    body: &mut Reader<'_>,
+    raw: &mut Vec<u8>,
+) -> Result<Summary, Corrupt> {
+    opener.open(body, raw)?;
+    Summary::decode_hosts(&mut Reader::new(raw))
+}
+
 /// Reads what the chunk is made of.
 pub fn decode_parts(
     opener: &mut SectionReader,

@@ -1,5 +1,6 @@
 //! CPU time over time from the kernel's accounting, and what hosts and cgroups waited for, read
-//! from the metadata of windows: no head and no block is read.
+//! from the metadata of windows: no head and no block is read. What is stored is added up while it
+//! is decoded: a day of a fleet has millions of accounts, of which no tables are built.
 
 mod waiting;
 
@@ -7,10 +8,10 @@ use super::super::chunk::CHUNK_NS;
 use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
 use super::super::file::FileError;
-use super::super::meta::{Account, Summary, WindowMeta};
+use super::super::meta::{Account, HostSum, Presence, StoredSummary, Summary, WindowMeta};
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
-use super::super::summaries::{decode_parts, decode_whole};
+use super::super::summaries::decode_parts;
 use super::activity::{host_is_selected, labels_of};
 use super::plan::{Read, level_of};
 use super::{Stop, each_partition, kept_labels, select, slices};
@@ -42,8 +43,8 @@ struct Found {
 /// Lines of one partition while it is read.
 struct Lines {
     axis: Axis,
-    /// By label set of the partition: the place of its line.
-    places: HashMap<u32, usize>,
+    /// By label set of the partition, up to the largest that was seen: the place of its line.
+    places: Vec<Option<u32>>,
     /// By kept labels: the place of their line.
     by_labels: HashMap<LabelSet, usize>,
     lines: Vec<Line>,
@@ -143,14 +144,12 @@ fn read_partition(
         let taken = host_is_selected(&scope.selector, &labels) && limits.tells_of(&labels);
         taken.then(|| labels.get(key::HOST).to_owned())
     });
-    let mut add = |at: i64, accounts: Accounts<'_>, budget: &mut QueryBudget<'_>| {
-        for (labels, account) in accounts {
-            if taken.get(labels as usize).is_some_and(|taken| *taken) {
-                let kept = || kept_labels(&read(&dict), LabelSetId(labels), group_by);
-                lines.add(at, labels, account.ns - account.below_ns, kept, budget)?;
-                if budget.limits.waiting {
-                    throttled.add(at, labels, account.throttling, budget)?;
-                }
+    let mut add = |step: usize, (labels, account): (u32, Account), budget: &mut QueryBudget<'_>| {
+        if taken.get(labels as usize).is_some_and(|taken| *taken) {
+            let kept = || kept_labels(&read(&dict), LabelSetId(labels), group_by);
+            lines.add(step, labels, account.ns - account.below_ns, kept, budget)?;
+            if budget.limits.waiting {
+                throttled.add(step, labels, account.throttling, budget)?;
             }
         }
         Ok::<(), StoreError>(())
@@ -168,29 +167,42 @@ fn read_partition(
             };
             let start = partition.chunk_start(chunk);
             let mut body = Reader::new(body);
-            let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
             if !summed || slice.part.is_some() {
+                let mut body = body.clone();
+                opener.skip(&mut body)?;
                 let (windows, parts) = decode_parts(&mut opener, &mut body, &mut raw)?;
                 for window in &windows {
                     let at = window.range.start_unix_ns;
                     if slice.has(partition.chunk_of(at).1) {
-                        add(at, &mut window.accounts.iter().copied(), budget)?;
+                        let step = axis.step_of(at);
+                        let mut accounts = window.accounts.iter();
+                        accounts.try_for_each(|account| add(step, *account, budget))?;
                         hosts.add_window(window, budget)?;
                     }
                 }
                 for (into, part) in &parts {
                     if slice.has(*into) {
-                        let at = start.saturating_add_unsigned(*into);
-                        add(at, &mut of_summary(part), budget)?;
-                        hosts.add_summary(at, part, budget)?;
+                        let step = axis.step_of(start.saturating_add_unsigned(*into));
+                        let mut accounts = of_summary(part);
+                        accounts.try_for_each(|account| add(step, account, budget))?;
+                        hosts.add_summary(step, part, budget)?;
                     }
                 }
                 if !windows.is_empty() || !parts.is_empty() {
                     return Ok(());
                 }
             }
-            add(start, &mut of_summary(&whole), budget)?;
-            Ok(hosts.add_summary(start, &whole, budget)?)
+            opener.open(&mut body, &mut raw)?;
+            let (step, mut input) = (axis.step_of(start), Reader::new(&raw));
+            let mut stored = StoredSummary::open(&mut input)?;
+            while let Some((key, sum, presence)) = stored.next_host()? {
+                hosts.add_sum(step, key, (&sum, &presence), budget)?;
+            }
+            let mut accounts = stored.accounts()?;
+            while let Some(account) = accounts.next_account()? {
+                add(step, account, budget)?;
+            }
+            Ok(())
         });
     let read_all = read_all.and_then(|()| -> Result<(), Stop> {
         for chunk in &view.chunks {
@@ -198,10 +210,21 @@ fn read_partition(
             let Some(slice) = slice_of(chunk.chunk) else {
                 continue;
             };
+            if let Some(whole) = chunk.summary.as_deref()
+                && summed
+                && slice.part.is_none()
+            {
+                let step = axis.step_of(partition.chunk_start(chunk.chunk));
+                of_summary(whole).try_for_each(|account| add(step, account, budget))?;
+                hosts.add_summary(step, whole, budget)?;
+                continue;
+            }
             for window in &chunk.windows {
                 let at = window.range.start_unix_ns;
                 if slice.has(partition.chunk_of(at).1) {
-                    add(at, &mut window.accounts.iter().copied(), budget)?;
+                    let step = axis.step_of(at);
+                    let mut accounts = window.accounts.iter();
+                    accounts.try_for_each(|account| add(step, *account, budget))?;
                     hosts.add_window(window, budget)?;
                 }
             }
@@ -249,29 +272,41 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
         let range = window.range;
         let ns = range.end_unix_ns.saturating_sub(range.start_unix_ns);
         let of = (ns, window.pressure_sum());
-        self.add(range.start_unix_ns, window.host_labels, of, budget)
+        let step = self.axis.step_of(range.start_unix_ns);
+        self.add(step, window.host_labels, of, budget)
     }
 
-    /// Adds windows that start in one step. What follows one another is one span, which is as long
-    /// as its windows.
+    /// Adds windows that start in one step.
     fn add_summary(
         &mut self,
-        at: i64,
+        step: usize,
         summary: &Summary,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), StoreError> {
-        for (&(_, labels), (sum, presence)) in &summary.hosts {
-            let spans = presence.spans.iter();
-            let lengths = spans.map(|(start, end)| end.saturating_sub(*start));
-            let ns = lengths.fold(0, i64::saturating_add);
-            self.add(at, labels, (ns, sum.pressure), budget)?;
-        }
-        Ok(())
+        let mut hosts = summary.hosts.iter();
+        hosts.try_for_each(|(&key, (sum, presence))| {
+            self.add_sum(step, key, (sum, presence), budget)
+        })
+    }
+
+    /// Adds those of one host. What follows one another is one span, which is as long as its
+    /// windows.
+    fn add_sum(
+        &mut self,
+        step: usize,
+        (_, labels): (u32, u32),
+        (sum, presence): (&HostSum, &Presence),
+        budget: &mut QueryBudget<'_>,
+    ) -> Result<(), StoreError> {
+        let spans = presence.spans.iter();
+        let lengths = spans.map(|(start, end)| end.saturating_sub(*start));
+        let ns = lengths.fold(0, i64::saturating_add);
+        self.add(step, labels, (ns, sum.pressure), budget)
     }
 
     fn add(
         &mut self,
-        at: i64,
+        step: usize,
         labels: u32,
         (ns, pressure): (i64, PressureSum),
         budget: &mut QueryBudget<'_>,
@@ -285,7 +320,7 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
             self.covered.insert(name.clone(), vec![0; self.axis.steps]);
         }
         let line = self.covered.get_mut(name.as_str());
-        if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
+        if let Some(sum) = line.and_then(|line| line.get_mut(step)) {
             *sum = sum.saturating_add(ns.max(0).unsigned_abs());
         }
         if pressure.covered_ns > 0 {
@@ -295,7 +330,7 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
                 self.pressed.insert(name.clone(), line);
             }
             let line = self.pressed.get_mut(name.as_str());
-            if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
+            if let Some(sum) = line.and_then(|line| line.get_mut(step)) {
                 *sum += pressure;
             }
         }
@@ -304,8 +339,6 @@ impl<N: FnMut(u32) -> Option<String>> Hosts<N> {
 }
 
 /// Accounts by label set of the partition.
-type Accounts<'a> = &'a mut dyn Iterator<Item = (u32, Account)>;
-
 fn of_summary(summary: &Summary) -> impl Iterator<Item = (u32, Account)> {
     summary
         .accounts
@@ -317,23 +350,24 @@ impl Lines {
     fn new(axis: Axis) -> Lines {
         Lines {
             axis,
-            places: HashMap::new(),
+            places: Vec::new(),
             by_labels: HashMap::new(),
             lines: Vec::new(),
         }
     }
 
-    /// Adds the CPU time of a label set at an instant; `kept` says which of its labels are kept.
+    /// Adds the CPU time of a label set in a step; `kept` says which of its labels are kept.
     fn add(
         &mut self,
-        at: i64,
+        step: usize,
         labels: u32,
         ns: i128,
         kept: impl FnOnce() -> LabelSet,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), StoreError> {
-        let place = match self.places.get(&labels) {
-            Some(&place) => place,
+        let known = self.places.get(labels as usize).copied().flatten();
+        let place = match known {
+            Some(place) => place as usize,
             None => {
                 let next = self.lines.len();
                 let place = *self.by_labels.entry(kept()).or_insert(next);
@@ -341,11 +375,13 @@ impl Lines {
                     budget.hold(self.axis.steps * size_of::<i128>())?;
                     self.lines.push(vec![0; self.axis.steps]);
                 }
-                self.places.insert(labels, place);
+                let places = (labels as usize + 1).max(self.places.len());
+                self.places.resize(places, None);
+                self.places[labels as usize] = u32::try_from(place).ok();
                 place
             }
         };
-        if let Some(sum) = self.lines[place].get_mut(self.axis.step_of(at)) {
+        if let Some(sum) = self.lines[place].get_mut(step) {
             *sum = sum.saturating_add(ns);
         }
         Ok(())

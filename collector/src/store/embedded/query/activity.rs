@@ -1,12 +1,12 @@
 //! The activity of hosts in and around a range, from summaries of chunks and the index of hosts.
 
 use super::super::chunk_slice::ChunkSlice;
-use super::super::codec::{Reader, SectionReader};
+use super::super::codec::{Corrupt, Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::meta::{Summary, WindowMeta};
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
-use super::super::summaries::{decode_parts, decode_whole};
+use super::super::summaries::{decode_hosts, decode_parts};
 use super::{Stop, each_of, partitions, slices};
 use crate::store::query::{FleetActivity, QueryBudget};
 use crate::store::{LabelSet, Scope, StoreError, TimeRange};
@@ -33,11 +33,14 @@ pub fn host_is_selected(selector: &Selector, labels: &LabelSet) -> bool {
     })
 }
 
+/// Reads the summary of a complete chunk, or what is needed of it.
+pub type Decode = fn(&mut SectionReader, &mut Reader<'_>, &mut Vec<u8>) -> Result<Summary, Corrupt>;
+
 /// Reads the metadata of windows, chunk by chunk: `each` gets the complete chunk, and the part in
-/// the range if that is neither the same nor empty.
+/// the range if that is neither the same nor empty. Both have at least what `decode` reads.
 pub fn each_summary(
     partition: &Partition,
-    view: &View,
+    (view, decode): (&View, Decode),
     slices: &[ChunkSlice],
     (from, to): (u16, u16),
     budget: &QueryBudget<'_>,
@@ -61,7 +64,7 @@ pub fn each_summary(
         .each_windows(from, to, |chunk, body| -> Result<(), Stop> {
             budget.check()?;
             let mut body = Reader::new(body);
-            let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
+            let whole = decode(&mut opener, &mut body, &mut raw)?;
             let Some(slice) = slice_of(chunk) else {
                 return each(&whole, None);
             };
@@ -158,7 +161,7 @@ fn read_partition(
     let mut found = FleetActivity::default();
     let read_all = each_summary(
         partition,
-        &view,
+        (&view, decode_hosts),
         &slices,
         (0, 0x7fff),
         budget,

@@ -4,6 +4,7 @@ use super::super::chunk_slice::ends;
 use super::super::level::Level;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
+use super::super::summaries::decode_whole;
 use super::activity::each_summary;
 use super::{Stop, each_partition, select, slices};
 use crate::store::query::QueryBudget;
@@ -121,10 +122,17 @@ fn read_partition(
     let held = view.heap_bytes();
     budget.hold(held)?;
     let mut there: BTreeSet<u32> = BTreeSet::new();
-    let read_all = each_summary(partition, &view, &slices, range, budget, |_, inside| {
-        there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
-        Ok(())
-    });
+    let read_all = each_summary(
+        partition,
+        (&view, decode_whole),
+        &slices,
+        range,
+        budget,
+        |_, inside| {
+            there.extend(inside.iter().flat_map(|inside| &inside.label_sets));
+            Ok(())
+        },
+    );
     view.close(partition);
     budget.release(held);
     read_all?;

@@ -9,7 +9,7 @@ use super::super::level::Level;
 use super::super::partition::{Facts, Partition, View};
 use super::super::read_file::ReadFile;
 use super::super::reader::StoreReader;
-use super::super::summaries::decode_whole;
+use super::super::summaries::decode_hosts;
 use super::super::table::Table;
 use super::choice::Choice;
 use super::plan::{Plan, Read, covered, plan};
@@ -211,7 +211,7 @@ fn complete(
             slice.chunk,
             slice.chunk,
             |_, body| -> Result<(), FileError> {
-                let all = decode_whole(opener, &mut Reader::new(body), &mut raw)?;
+                let all = decode_hosts(opener, &mut Reader::new(body), &mut raw)?;
                 is_complete &= all.is_within(part);
                 Ok(())
             },

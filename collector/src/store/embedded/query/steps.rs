@@ -12,7 +12,7 @@ use super::super::dict::Dict;
 use super::super::file::FileError;
 use super::super::meta::Presence;
 use super::super::partition::{Facts, Partition};
-use super::super::summaries::{decode_parts, decode_whole};
+use super::super::summaries::{decode_hosts, decode_parts};
 use super::activity::{WINDOW_STEP_NS, host_is_selected, labels_of};
 use super::{Stop, slices};
 use crate::store::query::{Axis, QueryBudget};
@@ -196,7 +196,7 @@ impl OfPartition {
             .each_windows(from, to, |_, body| -> Result<(), Stop> {
                 budget.check()?;
                 let mut body = Reader::new(body);
-                let whole = decode_whole(&mut opener, &mut body, &mut raw)?;
+                let whole = decode_hosts(&mut opener, &mut body, &mut raw)?;
                 let dict = read(&dict);
                 let mut summaries = vec![whole];
                 if !summed {

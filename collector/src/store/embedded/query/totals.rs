@@ -5,6 +5,7 @@ use super::super::chunk_slice::ends;
 use super::super::meta::Account;
 use super::super::partition::{Facts, Partition};
 use super::super::reader::StoreReader;
+use super::super::summaries::decode_whole;
 use super::super::table::Table;
 use super::activity::each_summary;
 use super::choice::Choice;
@@ -107,14 +108,21 @@ fn read_partition(
             },
         )
         .and_then(|()| {
-            each_summary(partition, &view, &slices, range, budget, |_, inside| {
-                for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
-                    if taken.get(labels as usize).is_some_and(|taken| *taken) {
-                        *accounts.entry(labels).or_default() += account;
+            each_summary(
+                partition,
+                (&view, decode_whole),
+                &slices,
+                range,
+                budget,
+                |_, inside| {
+                    for (&labels, &account) in inside.iter().flat_map(|inside| &inside.accounts) {
+                        if taken.get(labels as usize).is_some_and(|taken| *taken) {
+                            *accounts.entry(labels).or_default() += account;
+                        }
                     }
-                }
-                Ok(())
-            })
+                    Ok(())
+                },
+            )
         });
     view.close(partition);
     budget.release(held);

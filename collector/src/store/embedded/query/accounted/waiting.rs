@@ -34,10 +34,10 @@ impl Throttled {
         }
     }
 
-    /// Adds the throttling of a label set at an instant.
+    /// Adds the throttling of a label set in a step.
     pub(super) fn add(
         &mut self,
-        at: i64,
+        step: usize,
         labels: u32,
         of: Throttling,
         budget: &mut QueryBudget<'_>,
@@ -60,7 +60,7 @@ impl Throttled {
             self.steps.insert(labels, vec![0; self.axis.steps]);
         }
         let line = self.steps.get_mut(&labels);
-        if let Some(sum) = line.and_then(|line| line.get_mut(self.axis.step_of(at))) {
+        if let Some(sum) = line.and_then(|line| line.get_mut(step)) {
             *sum = sum.saturating_add(of.ns);
         }
         Ok(())
