@@ -141,14 +141,14 @@ impl WebProxy {
     }
 }
 
+/// A day: what keys of certificates are in.
+pub(super) const DAY: Duration = Duration::from_secs(86_400);
+
 /// Section `identity`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
-    /// How long the certificate of a host lasts, days.
-    pub host_days: u32,
-    /// In place of that, for tests of what renews; no key sets it.
-    #[serde(skip)]
-    pub host_lasts: Option<Duration>,
+    /// How long the certificate of a host lasts. The key is in days.
+    pub host_lasts: Duration,
     /// Section `identity.outside`.
     pub outside: Outside,
 }
@@ -164,14 +164,6 @@ pub struct Outside {
     pub cert_file: Option<PathBuf>,
     /// Its key. PEM.
     pub key_file: Option<PathBuf>,
-}
-
-impl Identity {
-    /// How long the certificate of a host lasts.
-    pub fn host_lasts(&self) -> Duration {
-        let days = Duration::from_secs(u64::from(self.host_days) * 86_400);
-        self.host_lasts.unwrap_or(days)
-    }
 }
 
 /// Section `audit`.
@@ -353,8 +345,7 @@ impl Default for Config {
             },
             auth: Auth::default(),
             identity: Identity {
-                host_days: 30,
-                host_lasts: None,
+                host_lasts: 30 * DAY,
                 outside: Outside::default(),
             },
             audit: AuditLog {

@@ -172,7 +172,7 @@ pub(super) fn symbols(
 /// Opens the hosts of the fleet: files of the collector, whatever the store is.
 pub(super) fn fleet(config: &Config, clock: Clock) -> Result<Arc<Fleet>, ServeError> {
     let dir = config.data_dir.join("identity");
-    let mut fleet = Fleet::open(&dir, config.identity.host_lasts(), clock)?;
+    let mut fleet = Fleet::open(&dir, config.identity.host_lasts, clock)?;
     let outside = &config.identity.outside;
     // It was checked when the configuration was read.
     if let Some(Ok(names)) = outside.hosts.as_deref().map(HostNames::parse) {

@@ -44,7 +44,7 @@ fn child_of_the_rotation_test() {
     config.listen.grpc.set_port(ports[0]);
     config.listen.http.set_port(ports[1]);
     config.listen.tls = Some(([127, 0, 0, 1], ports[2]).into());
-    config.identity.host_lasts = Some(LASTS);
+    config.identity.host_lasts = LASTS;
     let runtime = tokio::runtime::Runtime::new().expect("a runtime");
     let clock = Clock::system();
     let store = open::open(&config, clock.now_unix_ns()).expect("a store");

@@ -1,8 +1,10 @@
 //! Keys of the identities of hosts, and the audit log.
 
 use crate::config::Config;
+use crate::config::sections::DAY;
 use config::{Key, Kind, Reload, Value, as_text, path_or_null, put_bool, put_int, text_or_null};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// In the order of the file.
 pub(super) const KEYS: &[Key<Config>] = &[
@@ -13,8 +15,12 @@ pub(super) const KEYS: &[Key<Config>] = &[
         reload: Reload::Restart,
         doc: "How long the certificate of a host is valid. Hosts renew it by themselves after two \
             thirds of this time, or later: a host that was off for a year can still renew it.",
-        get: |c| Value::Int(c.identity.host_days.into()),
-        put: |c, v| put_int(&mut c.identity.host_days, &v),
+        get: |c| Value::Int(c.identity.host_lasts.as_secs() / DAY.as_secs()),
+        put: |c, v| {
+            if let Value::Int(days) = v {
+                c.identity.host_lasts = Duration::from_secs(days * DAY.as_secs());
+            }
+        },
     },
     Key {
         path: "identity.outside.ca_files",
