@@ -260,7 +260,7 @@ counted! {
     Counter fleetprof_collector_logins_evicted_total = logins_evicted;
     /// Failed or invalid answers of an identity provider.
     Counter fleetprof_collector_identity_provider_failed_total = identity_provider_failed;
-    /// Calls refused because the caller's role does not allow them.
+    /// Calls refused because the caller's role or scope does not allow them.
     Counter fleetprof_collector_calls_denied_total = calls_denied;
     /// Calls refused because their person or host has too many running calls.
     Counter fleetprof_collector_calls_limited_total = calls_limited;

@@ -28,6 +28,9 @@ use std::sync::Arc;
 use tonic::Status;
 use tonic::codegen::http::Extensions;
 
+/// Action on record of a call that its caller may not make.
+pub(crate) const DENIED: &str = "denied";
+
 /// Why somebody is not let in.
 #[derive(Debug, thiserror::Error)]
 pub enum AccessError {

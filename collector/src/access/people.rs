@@ -13,7 +13,7 @@ pub use sign_ins::{SIGN_IN_NAME_BYTES_MAX, Settings, SignIn};
 use super::failures::{Failures, Refusals, SUMMED, Whom};
 use super::person::{CALLS_MAX, Person};
 use super::sessions::{self, Sessions};
-use super::{AccessError, Caller, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
+use super::{AccessError, Caller, DENIED, LOCAL, PROXIED, Role, SIGNED_IN, Scope};
 use crate::audit::{Audit, Event};
 use crate::database;
 use crate::metrics::Metrics;
@@ -131,7 +131,7 @@ impl People {
             sign_ins_failed: Failures::default(),
             proxied: Mutex::default(),
             proxied_ended: watch::Sender::new(false),
-            denied: Refusals::new(audit.clone(), "denied", "more calls that they may not make"),
+            denied: Refusals::new(audit.clone(), DENIED, "more calls that they may not make"),
             unjoined: Refusals::new(audit.clone(), "join", "more hosts that may not join"),
             clock,
             audit,
@@ -420,8 +420,10 @@ impl People {
         }
     }
 
-    /// Puts on record that somebody known, who `event` names, may not make the call of a path.
+    /// Counts that somebody known, who `event` names, may not make the call of a path, and puts it
+    /// on record.
     pub(crate) fn deny(&self, event: Event, path: &str, why: &str) {
+        self.metrics.calls_denied.inc();
         let call = path.trim_start_matches('/');
         let call = call.trim_start_matches("fleetprof.collector.v1.");
         let whom = Whom::Named(event.who().to_owned());

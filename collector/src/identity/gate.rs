@@ -3,17 +3,18 @@
 //!
 //! A call holds its place until its answer is complete. It ends earlier if its token ends.
 
-use super::MemberPeer;
-use crate::access::{self, Caller, People, Person, Who};
+use super::{Member, MemberPeer};
+use crate::access::{self, Caller, DENIED, People, Person, Who};
 use crate::audit::Event;
 use hyper::body::{Body, Frame, SizeHint};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
-use tonic::Status;
 use tonic::codegen::http::header::{AUTHORIZATION, CONTENT_TYPE};
-use tonic::codegen::http::{Request, Response};
+use tonic::codegen::http::{HeaderMap, Request, Response, Uri};
+use tonic::{Code, Status};
 use tower::{Layer, Service};
 
 /// Seconds after which it is worth to try again.
@@ -51,20 +52,26 @@ impl Gatekeeper {
             (None, Some(peer)) if peer.was_member => Who::Removed,
             (None, _) => Who::Stranger,
         };
+        let member = peer.as_ref().and_then(|peer| peer.member.clone());
+        let known = match (&person, member) {
+            (Some(person), _) => Some(Known::Person(person.caller.clone())),
+            (None, Some(member)) => Some(Known::Host(member)),
+            (None, None) => None,
+        };
+        let asked = known.map(|known| Asked {
+            people: self.people.clone(),
+            known,
+            address,
+            uri: request.uri().clone(),
+        });
         let path = request.uri().path();
         if let Some(status) = access::refusal(path, who) {
-            metrics.calls_denied.inc();
-            let member = peer.as_ref().and_then(|peer| peer.member.as_deref());
-            let told = address.map(|address| address.to_string());
-            let told = told.unwrap_or_default();
-            let known = match (&person, member) {
-                (Some(person), _) => Some(person.caller.event(told, "denied")),
-                (None, Some(member)) => Some(Event::by(&member.name, told, "denied")),
-                // Nobody known: what strangers ask for is answered, and on no record.
-                (None, None) => None,
-            };
-            if let Some(event) = known {
-                self.people.deny(event, path, status.message());
+            match &asked {
+                Some(asked) => asked.refused(&status),
+                // What strangers ask for is answered, and on no record.
+                None => {
+                    metrics.calls_denied.inc();
+                }
             }
             return Err(status);
         }
@@ -74,7 +81,11 @@ impl Gatekeeper {
                 Some(member) => Some(place(&member.calls, "this host", metrics)?),
                 None => None,
             };
-            return Ok(Held { call, ended: None });
+            return Ok(Held {
+                call,
+                ended: None,
+                asked,
+            });
         };
         let call = place(&person.calls, &person.caller.name, metrics)?;
         if let Some(peer) = &peer {
@@ -98,6 +109,7 @@ impl Gatekeeper {
         Ok(Held {
             call: Some(call),
             ended: Some(ended),
+            asked,
         })
     }
 }
@@ -126,6 +138,43 @@ struct Held {
     call: Option<OwnedSemaphorePermit>,
     /// Done when it is to end.
     ended: Option<Ended>,
+    asked: Option<Asked>,
+}
+
+/// Who made a call: what is on record when it is refused.
+struct Asked {
+    people: Arc<People>,
+    known: Known,
+    address: Option<SocketAddr>,
+    uri: Uri,
+}
+
+/// Somebody who proved who they are.
+enum Known {
+    Person(Arc<Caller>),
+    Host(Arc<Member>),
+}
+
+impl Asked {
+    /// Puts on record that the call was refused, if these headers or trailers of its answer say so:
+    /// what a scope leaves out, and what a host claims of another, is found behind the gate.
+    fn check(&self, headers: &HeaderMap) {
+        if let Some(status) = Status::from_header_map(headers)
+            && status.code() == Code::PermissionDenied
+        {
+            self.refused(&status);
+        }
+    }
+
+    fn refused(&self, status: &Status) {
+        let address = self.address.map(|address| address.to_string());
+        let address = address.unwrap_or_default();
+        let event = match &self.known {
+            Known::Person(caller) => caller.event(address, DENIED),
+            Known::Host(member) => Event::by(&member.name, address, DENIED),
+        };
+        self.people.deny(event, self.uri.path(), status.message());
+    }
 }
 
 fn over() -> Status {
@@ -173,7 +222,11 @@ where
         let answering = self.service.call(request);
         let metrics = self.keeper.people.metrics().clone();
         Box::pin(async move {
-            let Held { call, mut ended } = held;
+            let Held {
+                call,
+                mut ended,
+                asked,
+            } = held;
             let response = match &mut ended {
                 None => answering.await?,
                 Some(ended) => tokio::select! {
@@ -185,10 +238,14 @@ where
                     response = answering => response?,
                 },
             };
+            if let Some(asked) = &asked {
+                asked.check(response.headers());
+            }
             Ok(response.map(|body| Guarded {
                 body: Some(body),
                 ended,
                 metrics: Some(metrics),
+                asked,
                 _call: call,
             }))
         })
@@ -212,6 +269,7 @@ impl<B> Guarded<B> {
             body: Some(body),
             ended: Some(ended),
             metrics: Some(metrics),
+            asked: None,
             _call: Some(call),
         })
     }
@@ -222,6 +280,7 @@ fn refuse<B: Default>(status: Status) -> Response<Guarded<B>> {
         body: Some(body),
         ended: None,
         metrics: None,
+        asked: None,
         _call: None,
     })
 }
@@ -232,6 +291,8 @@ pub struct Guarded<B> {
     body: Option<B>,
     ended: Option<Ended>,
     metrics: Option<Arc<crate::metrics::Metrics>>,
+    /// Whoever is on record if its trailers are a refusal.
+    asked: Option<Asked>,
     _call: Option<OwnedSemaphorePermit>,
 }
 
@@ -255,10 +316,16 @@ impl<B: Body + Unpin> Body for Guarded<B> {
             trailers.remove(CONTENT_TYPE);
             return Poll::Ready(Some(Ok(Frame::trailers(trailers))));
         }
-        match &mut self.body {
-            Some(body) => Pin::new(body).poll_frame(cx),
-            None => Poll::Ready(None),
+        let Some(body) = &mut self.body else {
+            return Poll::Ready(None);
+        };
+        let polled = Pin::new(body).poll_frame(cx);
+        if let (Some(asked), Poll::Ready(Some(Ok(frame)))) = (&self.asked, &polled)
+            && let Some(trailers) = frame.trailers_ref()
+        {
+            asked.check(trailers);
         }
+        polled
     }
 
     fn is_end_stream(&self) -> bool {

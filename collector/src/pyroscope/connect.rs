@@ -159,6 +159,7 @@ pub(super) fn failed(status: &Status) -> Response<Bytes> {
     let body = serde_json::json!({ "code": code, "message": status.message() });
     let mut response = Response::new(Bytes::from(body.to_string()));
     *response.status_mut() = StatusCode::from_u16(http).unwrap_or(StatusCode::BAD_GATEWAY);
+    response.extensions_mut().insert(status.clone());
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static("application/json"));
     let again = status.metadata().get(RETRY_AFTER);

@@ -1,6 +1,5 @@
 //! What the paths below `/api` share that answer with JSON: times, parameters of lists, answers.
 
-use super::{http_status, plain};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use hyper::StatusCode;
@@ -76,8 +75,7 @@ impl Page {
 }
 
 pub(super) fn refused(status: &Status) -> Response {
-    let text = format!("{}\n", status.message());
-    plain(http_status(status.code()), text).map(Body::from)
+    super::refused(status).map(Body::from)
 }
 
 pub(super) fn json(status: StatusCode, value: &impl Serialize) -> Response {

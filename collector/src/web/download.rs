@@ -8,7 +8,6 @@
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
-use super::http_status;
 use crate::access::Caller;
 use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Selected, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
@@ -350,12 +349,9 @@ impl io::Write for Bounded<'_> {
 pub(super) fn refusal(status: &Status) -> Response<Bytes> {
     let retry_after = status.metadata().get(RETRY_AFTER);
     let retry_after = retry_after.and_then(|value| HeaderValue::from_bytes(value.as_bytes()).ok());
-    let code = match retry_after {
-        Some(_) => StatusCode::SERVICE_UNAVAILABLE,
-        None => http_status(status.code()),
-    };
-    let mut response = super::plain(code, format!("{}\n", status.message()));
+    let mut response = super::refused(status);
     if let Some(value) = retry_after {
+        *response.status_mut() = StatusCode::SERVICE_UNAVAILABLE;
         response
             .headers_mut()
             .insert(hyper::header::RETRY_AFTER, value);

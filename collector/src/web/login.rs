@@ -1,7 +1,7 @@
 //! Logging in to the page and out of it.
 
 use super::door::{Asking, Door, cookie, set_cookie};
-use super::{Peer, Site, http_status, plain};
+use super::{Peer, Site, plain};
 use crate::access::{Caller, SESSION_LASTS_S};
 use crate::audit::Event;
 use axum::Extension;
@@ -56,11 +56,7 @@ fn door(site: &Site) -> Option<Arc<Door>> {
 }
 
 fn refused(status: &Status) -> Response {
-    plain(
-        http_status(status.code()),
-        format!("{}\n", status.message()),
-    )
-    .map(Body::from)
+    super::refused(status).map(Body::from)
 }
 
 fn no_login() -> Response {

@@ -22,12 +22,13 @@ mod pyroscope_calls;
 mod sign_in;
 mod tls;
 
+use door::Asking;
 pub use door::{Door, Proxy};
 pub use guard::Names;
 pub(crate) use guard::without_port;
 pub use tls::Certificates;
 
-use crate::access::{self, Caller, Person, Who};
+use crate::access::{self, Caller, DENIED, Person, Who};
 use crate::alerts::{Alerts, limits::REQUEST_BYTES_MAX as ALERT_BYTES_MAX};
 use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BYTES_MAX};
 use crate::control::Control;
@@ -466,19 +467,49 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
         if asking.is_none() && is_link {
             return Redirect::to(login::PATH).into_response();
         }
-        site.metrics.calls_denied.inc();
-        if let Some(asking) = &asking
-            && status.code() == Code::PermissionDenied
-        {
-            let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
-            let event = asking.caller.event(peer, "denied");
-            door.people.deny(event, &path, status.message());
+        match &asking {
+            Some(asking) if status.code() == Code::PermissionDenied => {
+                deny(door, &asking.caller, peer, &path, &status);
+            }
+            _ => {
+                site.metrics.calls_denied.inc();
+            }
         }
         return turned_away(&path, status);
     }
     let Some(asking) = asking else {
         return next.run(request).await;
     };
+    let caller = asking.caller.clone();
+    let response = answered(door, asking, peer, request, next).await;
+    // What a scope leaves out is found by whoever answers.
+    let headers = response.headers();
+    let status = response.extensions().get::<Status>().cloned();
+    if let Some(status) = status.or_else(|| Status::from_header_map(headers))
+        && status.code() == Code::PermissionDenied
+    {
+        deny(door, &caller, peer, &path, &status);
+    }
+    response
+}
+
+/// Puts a refusal on record.
+fn deny(door: &Door, caller: &Caller, peer: Option<SocketAddr>, path: &str, status: &Status) {
+    let peer = peer.map(|peer| peer.to_string()).unwrap_or_default();
+    let event = caller.event(peer, DENIED);
+    door.people.deny(event, path, status.message());
+}
+
+/// Answers somebody known, who has a place for that.
+async fn answered(
+    door: &Door,
+    asking: Asking,
+    peer: Option<SocketAddr>,
+    mut request: Request,
+    next: Next,
+) -> Response {
+    let path = request.uri().path().to_owned();
+    let kind = request.headers().get(CONTENT_TYPE).cloned();
     if door.audit_reads
         && let Some(call) = read_of(request.method(), &path)
     {
@@ -502,7 +533,7 @@ async fn asked(site: &Site, door: &Door, mut request: Request, next: Next) -> Re
     let place = Guarded::<Body>::place(&person, door.people.metrics(), door.people.now());
     match place {
         Ok(guard) => next.run(request).await.map(|body| Body::new(guard(body))),
-        Err(status) => turned_away(&path, status),
+        Err(status) => turned_away(&path, kind, status),
     }
 }
 
@@ -558,11 +589,15 @@ fn turned_away(path: &str, kind: Option<HeaderValue>, status: Status) -> Respons
         response.headers_mut().insert(CONTENT_TYPE, kind);
         return response;
     }
-    plain(
-        http_status(status.code()),
-        format!("{}\n", status.message()),
-    )
-    .map(Body::from)
+    refused(&status).map(Body::from)
+}
+
+/// A refusal in plain words. Whoever sends it knows the status.
+fn refused(status: &Status) -> hyper::Response<Bytes> {
+    let text = format!("{}\n", status.message());
+    let mut response = plain(http_status(status.code()), text);
+    response.extensions_mut().insert(status.clone());
+    response
 }
 
 async fn metrics_text(
@@ -572,8 +607,7 @@ async fn metrics_text(
 ) -> Response {
     let caller = Caller::of(&extensions);
     if let Err(status) = caller.and_then(|caller| caller.sees_all("read the metrics")) {
-        let text = format!("{}\n", status.message());
-        return plain(StatusCode::FORBIDDEN, text).map(Body::from);
+        return refused(&status).map(Body::from);
     }
     let format = metrics::asked_format(&headers);
     let Some(text) = site.queries.metrics_text(format).await else {

@@ -304,6 +304,19 @@ async fn a_member_speaks_for_itself_on_every_stream() {
         .await
         .expect_err("refused");
     assert_eq!(kept.code(), Code::PermissionDenied, "{kept}");
+    // Who tried it is on record, by the name of its certificate.
+    let lines = running.restart().await.audit().await;
+    let denied = lines.iter().filter(|line| line["action"] == "denied");
+    let denied = denied.map(|line| (&line["who"], &line["what"]["call"]));
+    let denied: Vec<_> = denied
+        .map(|(who, call)| (who.as_str().expect("text"), call.as_str().expect("text")))
+        .collect();
+    let calls = [
+        "IngestService/Push",
+        "ControlService/Control",
+        "PinUploadService/Upload",
+    ];
+    assert_eq!(denied, calls.map(|call| ("a", call)));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -4,13 +4,15 @@ use crate::identity::{Running, hello_of, now, start, start_in};
 use crate::login::{Site, with_https};
 use crate::program::Program;
 use crate::rig::{channel, until};
+use prost::Message;
 use proto::collector::access_service_client::AccessServiceClient;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
+use proto::collector::symbol_service_client::SymbolServiceClient;
 use proto::collector::{
-    AuditRequest, CancelFleetCaptureRequest, FleetCaptureRequest, InviteRequest, Role,
-    StatusRequest, VerifyAuditRequest,
+    AddUserRequest, AuditRequest, CancelFleetCaptureRequest, FleetCaptureRequest, InviteRequest,
+    ListSymbolsRequest, Role, StatusRequest, VerifyAuditRequest,
 };
 use proto::credential::Credential;
 use rustix::process::Signal;
@@ -395,6 +397,76 @@ async fn what_a_role_may_not_is_on_record_and_summed() {
     let lines = running.audit().await;
     check_summed(&lines, 40, |line| {
         line["action"] == "denied" && line["who"] == "vera"
+    });
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_a_scope_leaves_out_is_on_record_and_summed() {
+    let site = Site::with(with_https).await;
+    let running = &site.running;
+    let token = running.add(AddUserRequest {
+        name: "olga".to_owned(),
+        role: Role::Operator.into(),
+        scope: "team=\"web\"".to_owned(),
+        ..AddUserRequest::default()
+    });
+    let token = token.await;
+    let mut symbols = SymbolServiceClient::new(running.as_(&token).await);
+    for _ in 0..40 {
+        let refused = symbols.list(ListSymbolsRequest { limit: 0 }).await;
+        assert_eq!(refused.expect_err("refused").code(), Code::PermissionDenied);
+    }
+    let denied = line(running, "the refusal", |line| {
+        line["action"] == "denied" && line["who"] == "olga"
+    });
+    let denied = denied.await;
+    assert_eq!(denied["role"], "operator");
+    assert_eq!(denied["what"]["call"], "SymbolService/List");
+    assert!(is_failed(&denied, "complete fleet"), "{denied}");
+    // Over HTTP, too.
+    let token = running.add(AddUserRequest {
+        name: "otto".to_owned(),
+        role: Role::Operator.into(),
+        scope: "team=\"web\"".to_owned(),
+        ..AddUserRequest::default()
+    });
+    let token = token.await;
+    let bearer = format!("Authorization: Bearer {token}\r\n");
+    let asked = site.ask("GET", "/metrics", &bearer, "").await;
+    assert_eq!(asked.status, 403);
+    let denied = line(running, "the refusal", |line| {
+        line["action"] == "denied" && line["who"] == "otto"
+    });
+    let denied = denied.await;
+    assert_eq!(denied["what"]["call"], "metrics");
+    assert!(is_failed(&denied, "complete fleet"), "{denied}");
+    // And a call of the page.
+    let message = FleetCaptureRequest {
+        host_ids: vec!["x".to_owned()],
+        ..FleetCaptureRequest::default()
+    };
+    let mut body = vec![
+        0,
+        0,
+        0,
+        0,
+        u8::try_from(message.encoded_len()).expect("short"),
+    ];
+    message.encode(&mut body).expect("room");
+    let body = String::from_utf8(body).expect("ASCII");
+    let head =
+        format!("Authorization: Bearer {token}\r\nContent-Type: application/grpc-web+proto\r\n");
+    let path = "/fleetprof.collector.v1.CaptureService/Capture";
+    let asked = site.ask("POST", path, &head, &body).await;
+    assert_eq!(asked.header("grpc-status"), Some("7"), "{asked:?}");
+    let denied = line(running, "the refusal", |line| {
+        line["action"] == "denied" && line["what"]["call"] == "CaptureService/Capture"
+    });
+    assert!(is_failed(&denied.await, "host ids"));
+    let running = site.running.restart().await;
+    let lines = running.audit().await;
+    check_summed(&lines, 40, |line| {
+        line["action"] == "denied" && line["who"] == "olga"
     });
 }
 
