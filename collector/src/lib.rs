@@ -16,6 +16,7 @@ pub mod identity;
 pub mod incidents;
 pub mod ingest;
 pub mod listen;
+pub mod measure;
 mod memory;
 pub mod metrics;
 pub mod oidc;

@@ -197,6 +197,10 @@ counted! {
     Counter fleetprof_collector_alert_evaluations_total{outcome} =
         "ok" alert_evaluations,
         "failed" alert_evaluations_failed;
+    /// Measurements for metrics from profiles, by outcome.
+    Counter fleetprof_collector_measurements_total{outcome} =
+        "ok" measurements,
+        "failed" measurements_failed;
     /// Time of a round in which all rules for alerts are evaluated.
     Histogram fleetprof_collector_alert_round_duration_seconds = alert_round [CALL_SECONDS];
     /// Groups of rules that are not judged because there are too many.

@@ -143,6 +143,7 @@ pub async fn serve_confined(
     let page = pages::address(config, &addresses);
     let asked_by = (&queries, page.url.clone());
     let alerts = parts::alerts(config, asked_by, &clock, &metrics, &ending);
+    let measures = parts::measures(config, &queries, &clock, &metrics, &ending);
     let pins = parts::pins(config, &queries, clock.clone(), &metrics, &ending);
     let sources = Sources {
         queries: queries.clone(),
@@ -157,6 +158,7 @@ pub async fn serve_confined(
     let mut housekeeping = JoinSet::new();
     housekeeping.spawn(annotations.clone().keep());
     housekeeping.spawn(alerts.clone().keep());
+    housekeeping.spawn(measures.clone().keep());
     housekeeping.spawn(incidents.clone().keep());
     let mut notifying = tokio::spawn(alerts.clone().deliver());
     housekeeping.spawn(pins.clone().keep_bounds());
@@ -232,6 +234,7 @@ pub async fn serve_confined(
         pins: pins.clone(),
         annotations: annotations.clone(),
         alerts: alerts.clone(),
+        measures: measures.clone(),
         incidents: incidents.clone(),
         pyroscope,
         page: page_url,

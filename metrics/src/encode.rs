@@ -105,5 +105,6 @@ fn encode_value(
             encoder.encode_counter::<NoLabelSet, u64, f64>(value, None)
         }
         Value::Number(value) => encoder.encode_gauge(value),
+        Value::Real(value) => encoder.encode_gauge(value),
     }
 }

@@ -58,13 +58,15 @@ pub enum Kind {
 }
 
 /// Labels of one number with their values, in the order they are shown.
-pub type LabelSet = Vec<(&'static str, Cow<'static, str>)>;
+pub type LabelSet = Vec<(Cow<'static, str>, Cow<'static, str>)>;
 
 /// A number as it was read.
 #[derive(Clone, Debug)]
 pub enum Value {
     /// The value of a counter or a gauge.
     Number(u64),
+    /// The value of a gauge that is not of whole numbers.
+    Real(f64),
     /// Shared with who counts in it.
     Histogram(Histogram),
 }
@@ -124,7 +126,7 @@ pub struct Counted {
     pub value: u64,
 }
 
-/// The numbers of `families`; histograms are not among them.
+/// The whole numbers of `families`.
 pub fn counted(families: &[Family]) -> impl Iterator<Item = Counted> {
     families.iter().flat_map(|family| {
         let numbers = family.readings.iter();
@@ -134,7 +136,7 @@ pub fn counted(families: &[Family]) -> impl Iterator<Item = Counted> {
                 labels: labels_text(labels),
                 value: *value,
             }),
-            Value::Histogram(_) => None,
+            Value::Real(_) | Value::Histogram(_) => None,
         })
     })
 }
@@ -169,7 +171,7 @@ pub fn problems(families: &[Family]) -> Vec<String> {
             ));
         }
         let labels = family.readings.iter().flat_map(|(labels, _)| labels);
-        for name in labels.map(|(label, _)| *label).chain([name]) {
+        for name in labels.map(|(label, _)| &**label).chain([name]) {
             if !is_name(name) {
                 problems.push(format!("`{name}` is not a name Prometheus takes"));
             }

@@ -39,7 +39,7 @@ pub fn each<L: Into<Cow<'static, str>>, V: Into<Value>>(
 ) -> Vec<(LabelSet, Value)> {
     let values = values.into_iter();
     values
-        .map(|(of, value)| (vec![(label, of.into())], value.into()))
+        .map(|(of, value)| (vec![(label.into(), of.into())], value.into()))
         .collect()
 }
 

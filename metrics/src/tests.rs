@@ -12,7 +12,7 @@ rows! { ROWS: State;
     /// Read when asked,
     /// on two lines.
     Gauge fp_d{..} = |_| vec![(
-        vec![("name", "a\"b\\c\nd".into()), ("n", "1".into())],
+        vec![("name".into(), "a\"b\\c\nd".into()), ("n".into(), "1".into())],
         3.into(),
     )];
     /// Nothing to report.

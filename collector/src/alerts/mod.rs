@@ -1,15 +1,15 @@
 //! Alerts: rules of the configuration that the collector evaluates on what it stores, and
 //! notifications to webhooks.
 //!
-//! Data flows one way: `measure` reads what is known of a rule's groups, `state` decides what
+//! Data flows one way: `judged` has what is known of a rule's groups, `state` decides what
 //! becomes of each alert, `book` writes that together with what people are to be told, `deliver`
 //! sends it (`notify` words it), `service` shows it. One rule is evaluated at a time, within bounds
 //! of time and memory (`limits`); no evaluation waits for a receiver.
 
 mod book;
 mod deliver;
+mod judged;
 pub mod limits;
-mod measure;
 mod notify;
 mod service;
 mod state;
@@ -19,16 +19,18 @@ pub use deliver::addresses;
 use crate::config::{Receiver, Rule};
 use crate::database::DatabaseError;
 use crate::ingest::stopped;
+use crate::measure::Reading;
+use crate::measure::limits::{BREAK_TIMES, CELLS_MAX, NODES_MAX, QUERY_TIMEOUT};
 use crate::metrics::Metrics;
 use crate::query::Queries;
 use crate::sync::lock;
 use crate::time::Clock;
 use book::{About, Book, Round};
 use deliver::Delivery;
-use limits::{BASELINE_NS, BREAK_TIMES, CELLS_MAX, NODES_MAX, PRUNE_ROUNDS, QUERY_TIMEOUT};
-use measure::{Baselines, Measured, baselines, measure};
+use judged::{Baselines, Measured, baselines, measure};
+use limits::{BASELINE_NS, PRUNE_ROUNDS};
 use profile::text::with_causes;
-use state::{Alert, Change, Phase, Reading, step};
+use state::{Alert, Change, Phase, step};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
@@ -241,7 +243,7 @@ impl Alerts {
 /// A rule of which nothing could be found out.
 fn unknown(rule: &Rule, why: &str) -> Measured {
     let reading = Reading::unknown(why);
-    let groups = match rule.by {
+    let groups = match rule.measure.by {
         None => BTreeMap::from([(String::new(), reading.clone())]),
         Some(_) => BTreeMap::new(),
     };
@@ -500,11 +502,11 @@ impl About {
     fn of(rule: &Rule, part: &str, alert: &Alert) -> About {
         About {
             fingerprint: rule.fingerprint(part),
-            labels: rule.labels(part),
-            selector: rule.selector_of(part),
+            labels: rule.measure.labels(part),
+            selector: rule.measure.selector_of(part),
             condition: rule.condition.clone(),
-            unit: rule.unit().to_owned(),
-            function: rule.function().to_owned(),
+            unit: rule.measure.unit().to_owned(),
+            function: rule.measure.function().to_owned(),
             severity: rule.severity.clone(),
             summary: rule.summary.clone(),
             value: alert.value,

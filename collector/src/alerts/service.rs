@@ -91,7 +91,7 @@ impl Alerts {
                 continue;
             };
             let about = About::of(rule, part, state);
-            if !is_seen(caller.scope.as_ref(), &about.labels, &rule.selector) {
+            if !is_seen(caller.scope.as_ref(), &about.labels, &rule.measure.selector) {
                 continue;
             }
             let alert = of_state(rule, about, state);
@@ -138,15 +138,15 @@ impl Inner {
         let rules = self.options.rules.iter();
         let seen = rules.filter(|rule| {
             let scope = caller.scope.as_ref();
-            is_seen(scope, &rule.labels(""), &rule.selector)
+            is_seen(scope, &rule.measure.labels(""), &rule.measure.selector)
         });
         let shown = seen.map(|rule| {
             let now = live.rules.get(&rule.name).cloned().unwrap_or_default();
             wire::AlertRule {
                 name: rule.name.clone(),
-                selector: rule.selector.to_string(),
+                selector: rule.measure.selector.to_string(),
                 condition: rule.condition.clone(),
-                group_by: rule.by.clone().unwrap_or_default(),
+                group_by: rule.measure.by.clone().unwrap_or_default(),
                 for_s: rule.hold_ns / 1_000_000_000,
                 severity: rule.severity.clone(),
                 summary: rule.summary.clone(),

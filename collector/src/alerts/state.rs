@@ -5,44 +5,8 @@
 
 use super::limits::DARK_NS_MAX;
 use crate::config::alert_rule::{Bound, NoData, Rule, Side};
+use crate::measure::Reading;
 use serde::{Deserialize, Serialize};
-
-/// What is known of a value: it lies between both, which are equal where nothing is missing.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Reading {
-    /// It is at least this.
-    pub low: f64,
-    /// It is at most this.
-    pub high: f64,
-    /// The baseline, where there is one.
-    pub baseline: Option<f64>,
-    /// So little ran that nothing can be said, and nothing needs to be.
-    pub is_idle: bool,
-    /// What is missing, in words; empty: nothing.
-    pub missing: String,
-}
-
-impl Reading {
-    /// A value that is known.
-    pub fn known(value: f64) -> Reading {
-        Reading {
-            low: value,
-            high: value,
-            baseline: None,
-            is_idle: false,
-            missing: String::new(),
-        }
-    }
-
-    /// A value of which nothing is known.
-    pub fn unknown(missing: &str) -> Reading {
-        Reading {
-            high: f64::INFINITY,
-            missing: missing.to_owned(),
-            ..Reading::known(0.0)
-        }
-    }
-}
 
 /// An answer of three.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,22 +1,7 @@
 //! A rule as it is evaluated: the texts of an entry of `alerts`, parsed.
 
 use super::alerts::{AlertRule, is_plain_name};
-use profile::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, Selector};
-use std::collections::BTreeMap;
-
-/// What is measured.
-#[derive(Clone, Debug)]
-pub enum Quantity {
-    /// CPU time for each second.
-    Cores,
-    /// Percent of the samples with a function in their stack. The filter keeps these samples.
-    Share {
-        /// The function as it was written.
-        function: String,
-        /// Keeps its samples.
-        filter: FrameFilter,
-    },
-}
+use super::measures::{Measure, Quantity};
 
 /// Which side of a bound the condition is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,24 +46,18 @@ pub enum NoData {
 pub struct Rule {
     /// Its name.
     pub name: String,
-    /// Its samples.
-    pub selector: Selector,
     /// What is measured.
-    pub quantity: Quantity,
+    pub measure: Measure,
     /// Which side fires.
     pub side: Side,
     /// Where it fires.
     pub bound: Bound,
     /// Where it is over: a number, or a multiple where `bound` is one.
     pub clear: f64,
-    /// The label whose values are judged apart.
-    pub by: Option<String>,
     /// What the baseline is.
     pub baseline: Baseline,
     /// A value below it never fires; where values fire below a baseline, a baseline below it.
     pub at_least: f64,
-    /// What a value is the mean of. Unit: nanoseconds.
-    pub over_ns: i64,
     /// How long the condition has to hold. Unit: nanoseconds.
     pub hold_ns: u64,
     /// How long it has to be over. Unit: nanoseconds.
@@ -108,12 +87,6 @@ impl Rule {
         if !is_plain_name(&entry.name) {
             return Err("`name` needs letters, digits, `_`, `.` and `-`".to_owned());
         }
-        let selector: Selector = match entry.selector.as_str() {
-            "" => Selector::default(),
-            text => text
-                .parse()
-                .map_err(|error| format!("`selector` is invalid: {error}"))?,
-        };
         let (quantity, side, bound) = condition(&entry.when, &entry.function)?;
         let is_baseline = matches!(bound, Bound::Times(_));
         let (Bound::Number(number) | Bound::Times(number)) = bound;
@@ -143,9 +116,6 @@ impl Rule {
         if at_least.is_some() && side == Side::Below && !is_baseline {
             return Err("`at_least` says nothing where values fire below a number".to_owned());
         }
-        if entry.by == "*" {
-            return Err("`by` is `*`: name one label".to_owned());
-        }
         let to: Vec<String> = match entry.to.as_str() {
             "" => receivers.iter().map(|&name| name.to_owned()).collect(),
             "none" => Vec::new(),
@@ -163,20 +133,17 @@ impl Rule {
         }
         Ok(Rule {
             name: entry.name.clone(),
-            selector,
             condition: in_words(entry),
-            quantity,
+            measure: Measure::new(quantity, &entry.selector, &entry.by, entry.over)?,
             side,
             bound,
             clear,
-            by: (!entry.by.is_empty()).then(|| entry.by.clone()),
             baseline: match entry.baseline.as_str() {
                 "yesterday" => Baseline::Ago(DAY_NS),
                 "last_week" => Baseline::Ago(7 * DAY_NS),
                 _ => Baseline::Hour,
             },
             at_least: at_least.unwrap_or(default),
-            over_ns: ns(entry.over) as i64,
             hold_ns: ns(entry.hold),
             keep_ns: ns(entry.keep_firing),
             no_data: match entry.no_data.as_str() {
@@ -189,49 +156,6 @@ impl Rule {
             opens_incident: entry.incident,
             receivers: to,
         })
-    }
-
-    /// `cores` or `percent`.
-    pub fn unit(&self) -> &'static str {
-        match self.quantity {
-            Quantity::Cores => "cores",
-            Quantity::Share { .. } => "percent",
-        }
-    }
-
-    /// The function of a share; empty: it is on cores.
-    pub fn function(&self) -> &str {
-        match &self.quantity {
-            Quantity::Cores => "",
-            Quantity::Share { function, .. } => function,
-        }
-    }
-
-    /// The labels of the alert of a group: what the selector says of it with `=`, and the group.
-    pub fn labels(&self, group: &str) -> BTreeMap<String, String> {
-        let matchers = self.selector.matchers().iter();
-        let equal = matchers.filter(|m| m.op() == MatchOp::Equal && !m.value().is_empty());
-        let mut labels: BTreeMap<String, String> = equal
-            .map(|m| (m.label().to_owned(), m.value().to_owned()))
-            .collect();
-        if let Some(by) = &self.by
-            && !group.is_empty()
-        {
-            labels.insert(by.clone(), group.to_owned());
-        }
-        labels
-    }
-
-    /// Selects the samples of a group.
-    pub fn selector_of(&self, group: &str) -> String {
-        let mut matchers = self.selector.matchers().to_vec();
-        if let Some(by) = &self.by
-            && let Ok(matcher) = LabelMatcher::new(by.as_str(), MatchOp::Equal, group)
-        {
-            matchers.push(matcher);
-        }
-        let matchers: Vec<String> = matchers.iter().map(|m| format!("{m}")).collect();
-        matchers.join(",")
     }
 
     /// Names the alert of a group, the same in every process.
@@ -264,10 +188,7 @@ fn condition(when: &str, function: &str) -> Result<(Quantity, Side, Bound), Stri
         ("cores", "") => Quantity::Cores,
         ("cores", _) => return Err("`function` is only for `share`".to_owned()),
         ("share", "") => return Err("`function` is missing: a share is of a function".to_owned()),
-        ("share", function) => Quantity::Share {
-            function: function.to_owned(),
-            filter: filter(function)?,
-        },
+        ("share", function) => Quantity::of_function(function)?,
         (other, _) => {
             let near = config::shown(other);
             return Err(wrong(&format!("has the unknown quantity `{near}`")));
@@ -300,29 +221,6 @@ fn number(text: &str) -> Option<f64> {
     let plain = text.bytes().all(|b| b.is_ascii_digit() || b == b'.');
     let number: f64 = text.parse().ok().filter(|_| plain)?;
     number.is_finite().then_some(number)
-}
-
-/// Keeps the samples with a function: its exact name, or a pattern between slashes.
-fn filter(function: &str) -> Result<FrameFilter, String> {
-    let pattern = match function.strip_prefix('/').and_then(|f| f.strip_suffix('/')) {
-        Some(pattern) if !pattern.is_empty() => pattern.to_owned(),
-        _ => format!("^{}$", escaped(function)),
-    };
-    FrameFilter::new(FrameFilterOp::Keep, &pattern)
-        .map_err(|error| format!("`function` is invalid: {error}"))
-}
-
-/// A name as a pattern that takes it alone. Other punctuation stays as it is: an escaped `<` would
-/// be the start of a word.
-fn escaped(name: &str) -> String {
-    let mut pattern = String::new();
-    for c in name.chars() {
-        if r"\.+*?()|[]{}^$#&-~".contains(c) {
-            pattern.push('\\');
-        }
-        pattern.push(c);
-    }
-    pattern
 }
 
 /// The condition as people say it.
@@ -370,7 +268,7 @@ mod tests {
         let rule = |when: &str, function: &str| {
             let rule = parse(|of| (of.when, of.function) = (when.into(), function.into()));
             let rule = rule.expect(when);
-            (rule.unit(), rule.side, rule.bound)
+            (rule.measure.unit(), rule.side, rule.bound)
         };
         assert_eq!(
             rule("cores > 4", ""),
@@ -423,14 +321,6 @@ mod tests {
     }
 
     #[test]
-    fn a_function_is_its_exact_name_or_a_pattern() {
-        let keeps = |function: &str, name: &str| filter(function).expect("valid").matches(name);
-        assert!(keeps("malloc", "malloc") && !keeps("malloc", "je_malloc"));
-        assert!(keeps("a::b<c>(d)", "a::b<c>(d)") && keeps("/alloc/", "je_malloc"));
-        assert!(filter("/(/").is_err());
-    }
-
-    #[test]
     fn receivers_are_all_some_or_none() {
         let to = |text: &str| parse(|of| of.to = text.into()).expect("valid").receivers;
         assert_eq!(to(""), ["oncall", "chat"]);
@@ -445,13 +335,17 @@ mod tests {
             of.by = "host".into();
         });
         let rule = rule.expect("valid");
-        let labels = rule.labels("web-1");
+        let labels = rule.measure.labels("web-1");
         let pairs: Vec<_> = labels
             .iter()
             .map(|(n, v)| (n.as_str(), v.as_str()))
             .collect();
         assert_eq!(pairs, [("host", "web-1"), ("unit", "api.service")]);
-        assert!(rule.selector_of("web-1").ends_with("host=\"web-1\""));
+        assert!(
+            rule.measure
+                .selector_of("web-1")
+                .ends_with("host=\"web-1\"")
+        );
         assert_ne!(rule.fingerprint("a"), rule.fingerprint("b"));
         assert_eq!(rule.fingerprint("a").len(), 16);
     }

@@ -13,7 +13,7 @@ pub const RULES_MAX: usize = 64;
 pub const RECEIVERS_MAX: usize = 16;
 
 /// Longest time that a value is the mean of. Unit: seconds.
-const OVER_MAX_S: u64 = 3600;
+pub(super) const OVER_MAX_S: u64 = 3600;
 
 /// Section `alerting`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -303,7 +303,7 @@ impl Serialize for SecretUrl {
     }
 }
 
-fn as_time<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::Error> {
+pub(super) fn as_time<S: Serializer>(seconds: &u64, serializer: S) -> Result<S::Ok, S::Error> {
     serializer.serialize_str(&show_seconds(*seconds))
 }
 

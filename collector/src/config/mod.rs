@@ -6,6 +6,7 @@ pub mod alerts;
 mod archive;
 mod auth;
 mod keys;
+pub mod measures;
 pub mod outside;
 mod sections;
 
@@ -16,6 +17,7 @@ pub use auth::{Auth, OidcAuth, OidcRule};
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
 pub use keys::KEYS;
+pub use measures::{Measure, MeasureEntry};
 pub use sections::{
     Annotations, AuditLog, Captures, ClickHouse, Control, Engine, Identity, Incidents, Ingest,
     Listen, Login, Outside, Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy,
@@ -69,6 +71,8 @@ pub struct Config {
     pub alerts: Vec<AlertRule>,
     /// Who is notified.
     pub receivers: Vec<Receiver>,
+    /// What is measured for `/metrics`.
+    pub measures: Vec<MeasureEntry>,
     /// Incidents.
     pub incidents: Incidents,
     /// Symbol tables for what agents cannot name.
@@ -213,6 +217,9 @@ impl Configuration for Config {
         }
         for (key, message) in self.settle_alerts() {
             conflict(key, message);
+        }
+        for message in self.settle_measures() {
+            conflict("measures", message);
         }
         let port = self.listen.grpc.port();
         if self.listen.grpc == self.listen.http && port != 0 {
@@ -362,6 +369,23 @@ impl Config {
             rules.push(&rule.name);
             if let Err(why) = Rule::parse(rule, &names) {
                 conflict(&why);
+            }
+        }
+        found
+    }
+
+    /// Problems of `measures`.
+    fn settle_measures(&self) -> Vec<String> {
+        let mut found = Vec::new();
+        let mut names: Vec<&str> = Vec::new();
+        for measure in &self.measures {
+            let name = config::shown(&measure.name);
+            if names.contains(&measure.name.as_str()) {
+                found.push(format!("has the measure `{name}`: it stands there twice"));
+            }
+            names.push(&measure.name);
+            if let Err(why) = measure.parse() {
+                found.push(format!("has the measure `{name}`: {why}"));
             }
         }
         found

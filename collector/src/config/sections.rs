@@ -391,6 +391,7 @@ impl Default for Config {
             },
             alerts: Vec::new(),
             receivers: Vec::new(),
+            measures: Vec::new(),
             incidents: Incidents {
                 disk_mib: 4096,
                 incident_mib: 512,

@@ -37,7 +37,7 @@ use crate::store::{
     StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
-use metrics::{Format, Histogram, encode};
+use metrics::{Family, Format, Histogram, encode};
 use profile::{Profile, Query, key};
 use proto::agent;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -427,14 +427,17 @@ impl Queries {
         self.0.hosts.labels()
     }
 
-    /// The collector's metrics as text. One at a time: the store may look at its files.
-    pub async fn metrics_text(&self, format: Format) -> Option<String> {
+    /// The collector's metrics as text, and those that were measured. One at a time: the store may
+    /// look at its files.
+    pub async fn metrics_text(&self, measured: Vec<Family>, format: Format) -> Option<String> {
         let call = self.0.calls.clone().acquire_owned().await.ok()?;
         let inner = self.0.clone();
         let rendering = tokio::task::spawn_blocking(move || {
             // Given back when it has ended, whoever waits for it.
             let _call = call;
-            encode(inner.metrics.all(&*inner.status), format)
+            let mut all = inner.metrics.all(&*inner.status);
+            all.extend(measured);
+            encode(all, format)
         });
         rendering.await.ok()
     }

@@ -12,6 +12,7 @@ use crate::identity::{Fleet, Outside};
 use crate::incidents::{IncidentOptions, Incidents, Sources};
 use crate::ingest::limits::Timeouts;
 use crate::ingest::{self, Hosts, Ingest, IngestOptions, StorePanicked};
+use crate::measure::Measures;
 use crate::metrics::Metrics;
 use crate::pins::{Bounds, Pins, limits::PINS_MAX};
 use crate::query::{Facts, Queries, QueryOptions};
@@ -122,6 +123,27 @@ pub(super) fn alerts(
     };
     Alerts::new(
         options,
+        queries.clone(),
+        clock.clone(),
+        metrics.clone(),
+        ending.clone(),
+    )
+}
+
+/// What is measured for `/metrics`.
+pub(super) fn measures(
+    config: &Config,
+    queries: &Queries,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Measures {
+    // They were checked when the configuration was read.
+    let measures = config.measures.iter();
+    let measures = measures.filter_map(|entry| Some((entry.name.clone(), entry.parse().ok()?)));
+    let interval = Duration::from_secs(config.alerting.interval_s.into());
+    Measures::new(
+        (measures.collect(), interval),
         queries.clone(),
         clock.clone(),
         metrics.clone(),

@@ -36,6 +36,7 @@ use crate::identity::Guarded;
 use crate::incidents::{Incidents, limits::REQUEST_BYTES_MAX as INCIDENT_BYTES_MAX};
 use crate::ingest::stopped;
 use crate::listen::AcceptTrouble;
+use crate::measure::Measures;
 use crate::metrics::Metrics;
 use crate::oidc;
 use crate::percent;
@@ -138,6 +139,7 @@ struct Site {
     pins: Pins,
     annotations: Annotations,
     alerts: Alerts,
+    measures: Measures,
     incidents: Incidents,
     pyroscope: Option<Pyroscope>,
     page: Arc<str>,
@@ -158,6 +160,8 @@ pub struct Answers {
     pub annotations: Annotations,
     /// Alerts.
     pub alerts: Alerts,
+    /// What is measured for `/metrics`.
+    pub measures: Measures,
     /// Incidents.
     pub incidents: Incidents,
     /// Pyroscope's API, where it is on.
@@ -315,6 +319,7 @@ pub fn router(
         pins: answers.pins,
         annotations: answers.annotations,
         alerts: answers.alerts,
+        measures: answers.measures,
         incidents: answers.incidents,
         pyroscope: answers.pyroscope,
         page: answers.page,
@@ -610,7 +615,11 @@ async fn metrics_text(
         return refused(&status).map(Body::from);
     }
     let format = metrics::asked_format(&headers);
-    let Some(text) = site.queries.metrics_text(format).await else {
+    let Some(text) = site
+        .queries
+        .metrics_text(site.measures.families(), format)
+        .await
+    else {
         return failed("failed to read the metrics").map(Body::from);
     };
     let kind = HeaderValue::from_static(format.content_type());

@@ -86,7 +86,7 @@ impl Play {
     }
 
     /// Windows of a host up to now, with these cores; none: the host is silent.
-    async fn send(&mut self, cores: impl Fn(&str) -> Option<f64>) {
+    pub async fn send(&mut self, cores: impl Fn(&str) -> Option<f64>) {
         let now = self.now();
         while self.sent + 10 * SECOND <= now {
             for (host, stream) in &mut self.hosts {
@@ -98,6 +98,21 @@ impl Play {
                     stream.store_part(part, &["main;read"]).await;
                 }
             }
+            self.sent += 10 * SECOND;
+        }
+    }
+
+    /// Windows of the first host for the next two minutes, with these samples.
+    pub async fn send_samples(&mut self, samples: &[(&str, u64)]) {
+        self.rig.clock.fetch_add(120 * SECOND, Ordering::Relaxed);
+        let stacks: Vec<&str> = samples.iter().map(|(stack, _)| *stack).collect();
+        while self.sent + 10 * SECOND <= self.now() {
+            let mut part = window(1, &stacks);
+            part.sample_counts = samples.iter().map(|(_, count)| *count).collect();
+            let sum: u64 = part.sample_counts.iter().sum();
+            part.facts.as_mut().expect("facts").account_ns = vec![sum * 10];
+            let part = starting(self.sent, part);
+            self.hosts[0].1.store_part(part, &stacks).await;
             self.sent += 10 * SECOND;
         }
     }

@@ -17,6 +17,7 @@ mod kept;
 mod lifecycle;
 mod links;
 mod login;
+mod measures;
 mod memory;
 #[path = "../support/model/mod.rs"]
 mod model;

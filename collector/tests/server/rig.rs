@@ -5,13 +5,14 @@ use collector::access::{AccessAdmin, PageAddress, People};
 use collector::alerts::{AlertOptions, Alerts, limits::RETRY};
 use collector::annotations::{AnnotationOptions, Annotations};
 use collector::audit::Audit;
-use collector::config::Config;
+use collector::config::{Config, MeasureEntry};
 use collector::control::limits::Timeouts as ControlTimeouts;
 use collector::control::{Control, ControlOptions};
 use collector::identity::Fleet;
 use collector::incidents::{IncidentOptions, Incidents, Sources};
 use collector::ingest::limits::Timeouts;
 use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
+use collector::measure::Measures;
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
 use collector::pyroscope::Pyroscope;
@@ -53,6 +54,8 @@ pub struct Options {
     pub annotations_dir: Option<PathBuf>,
     /// Alerts; without a directory their state is kept as pins are.
     pub alerts: AlertOptions,
+    /// What is measured for `/metrics`.
+    pub measures: Vec<MeasureEntry>,
     /// Incidents; as alerts.
     pub incidents: IncidentOptions,
     /// For how long connections may be without a call.
@@ -115,6 +118,7 @@ impl Default for Options {
                 age_ns: 1_000_000 * SECOND,
                 page: "http://p.example".to_owned(),
             },
+            measures: Vec::new(),
             incidents: IncidentOptions {
                 dir: PathBuf::new(),
                 bytes: (64 << 20, 32 << 20),
@@ -169,6 +173,7 @@ pub struct Rig {
     pub incidents: Incidents,
     /// Alerts, which tests evaluate round by round.
     pub alerts: Alerts,
+    pub measures: Measures,
     /// Symbols.
     pub symbols: Symbols,
     /// All streams.
@@ -263,6 +268,15 @@ impl Rig {
         let asked = (queries.clone(), clock.clone());
         let alerts = Alerts::new(alerts, asked.0, asked.1, metrics.clone(), ending.clone());
         let delivering = tokio::spawn(alerts.clone().deliver());
+        let entries = options.measures.iter();
+        let entries = entries.map(|one| (one.name.clone(), one.parse().expect("a measure")));
+        let measures = Measures::new(
+            (entries.collect(), Duration::from_secs(30)),
+            queries.clone(),
+            clock.clone(),
+            metrics.clone(),
+            ending.clone(),
+        );
         let mut incidents = options.incidents;
         if incidents.dir.as_os_str().is_empty() {
             incidents.dir = own.path().join("incidents");
@@ -361,6 +375,7 @@ impl Rig {
                 pins: pins.clone(),
                 annotations: annotations.clone(),
                 alerts: alerts.clone(),
+                measures: measures.clone(),
                 incidents: incidents.clone(),
                 pyroscope: Some(pyroscope.clone()),
                 page: "http://p.example".into(),
@@ -386,6 +401,7 @@ impl Rig {
             pins,
             annotations,
             alerts,
+            measures,
             delivering,
             incidents,
             symbols,

@@ -2,7 +2,8 @@
 //! incidents, symbol tables.
 
 use crate::config::alerts::{ALERTS, RECEIVERS};
-use crate::config::{AlertRule, Config, Receiver};
+use crate::config::measures::MEASURES;
+use crate::config::{AlertRule, Config, MeasureEntry, Receiver};
 use config::{Key, Kind, Reload, Value, put_bool, put_int};
 
 /// In the order of the file.
@@ -93,8 +94,9 @@ pub(super) const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(10, 3600),
         unit: "seconds",
         reload: Reload::Restart,
-        doc: "Time between two evaluations of all alerts. An evaluation that takes long is followed \
-            by a longer break, so that alerts use at most a fifth of one CPU.",
+        doc: "Time between two evaluations of all alerts, and of all measures. An evaluation that \
+            takes long is followed by a longer break, so that alerts and measures use at most a \
+            fifth of one CPU each.",
         get: |c| Value::Int(c.alerting.interval_s.into()),
         put: |c, v| put_int(&mut c.alerting.interval_s, &v),
     },
@@ -144,6 +146,21 @@ pub(super) const KEYS: &[Key<Config>] = &[
         put: |c, v| {
             if let Value::Items(list) = v {
                 c.receivers = list.into_iter().map(Receiver::of).collect();
+            }
+        },
+    },
+    Key {
+        path: "measures",
+        kind: Kind::Items(&MEASURES),
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Numbers that are measured on stored profiles and stand in `/metrics`: CPU time by a \
+            label, and shares of functions. Each is measured on everything that is stored, whoever \
+            may see it.",
+        get: |c| Value::Items(c.measures.iter().map(MeasureEntry::item).collect()),
+        put: |c, v| {
+            if let Value::Items(list) = v {
+                c.measures = list.into_iter().map(MeasureEntry::of).collect();
             }
         },
     },

@@ -547,6 +547,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             pins: rig.pins.clone(),
             annotations: rig.annotations.clone(),
             alerts: rig.alerts.clone(),
+            measures: rig.measures.clone(),
             incidents: rig.incidents.clone(),
             pyroscope: Some(rig.pyroscope.clone()),
             page: "http://p.example".into(),

@@ -61,7 +61,10 @@ metrics::rows! { TALLIES: BTreeMap<String, Tally>;
                 ("pins_open", tally.unpinned),
             ];
             counts.map(|(cause, count)| {
-                let labels = vec![("trigger", name.clone().into()), ("cause", cause.into())];
+                let labels = vec![
+                        ("trigger".into(), name.clone().into()),
+                        ("cause".into(), cause.into()),
+                    ];
                 (labels, count.into())
             })
         });

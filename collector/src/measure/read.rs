@@ -1,14 +1,13 @@
-//! Reads the values of a rule from the store: what is known of each group, and what is missing.
+//! Reads the values of a measure from the store: what is known of each group, and what is missing.
 //!
 //! Cores come from the kernel's accounts where the labels allow it, so they are whole where samples
 //! were lost. A host that sent windows a moment ago and does not now is missing: what it does is
 //! not known, which is not nothing.
 
-use super::limits::{
-    CELLS_MAX, COVERED_MIN, DELAY_NS, GROUPS_MAX, MISSED_NS, SAMPLES_MIN, UNSAMPLED_MAX,
-};
-use super::state::Reading;
-use crate::config::alert_rule::{Baseline, Bound, Quantity, Rule, Side};
+use super::Reading;
+use super::limits::{CELLS_MAX, COVERED_MIN, DELAY_NS, MISSED_NS, SAMPLES_MIN, UNSAMPLED_MAX};
+use crate::config::Measure;
+use crate::config::measures::Quantity;
 use crate::query::{Failed, totals_of};
 use crate::store::{
     DataQuality, LabelTotals, Limits, QueryResult, SAMPLE_LABELS, Scope, StoreQueries, TimeRange,
@@ -24,164 +23,71 @@ const LONG_STEP_NS: i64 = 60_000_000_000;
 /// Longest time that is read in short steps. Unit: nanoseconds.
 const SHORT_NS: i64 = 1800 * 1_000_000_000;
 
-/// Steps of baselines of days ago: the store has sums of ten minutes. Unit: nanoseconds.
-const OLD_STEP_NS: i64 = 600_000_000_000;
-
-const HOUR_NS: i64 = 3_600_000_000_000;
-
-/// Part of a baseline's time for which there must be windows.
-const BASELINE_COVERED_MIN: f64 = 0.1;
+/// Part of a past range for which there must be windows.
+const MEAN_COVERED_MIN: f64 = 0.1;
 
 /// Most hosts that a text names.
 const NAMES_MAX: usize = 3;
 
-/// What a round knows of a rule.
-#[derive(Debug)]
-pub struct Measured {
-    /// By value of the rule's label; without one the only group is the empty text.
-    pub groups: BTreeMap<String, Reading>,
-    /// Groups beyond the bound: nothing is said of them, not even that they are idle.
-    pub cut: BTreeSet<String>,
-    /// What can be said of a group that was not found.
-    pub absent: Reading,
-    /// What its groups are compared with; none: its rule has no baseline.
-    pub baselines: Option<Baselines>,
-}
-
-impl Measured {
-    /// What is known of a group.
-    pub fn reading(&self, rule: &Rule, group: &str) -> Reading {
-        // A group of another label, or of none: the rule was changed, or hosts are back.
-        let is_of_another = rule.by.is_some() == group.is_empty();
-        let found = self.groups.get(group).cloned();
-        let mut reading = found.unwrap_or_else(|| match is_of_another {
-            _ if self.cut.contains(group) => Reading::unknown("the rule has too many groups"),
-            false => self.absent.clone(),
-            true => Reading {
-                is_idle: true,
-                ..Reading::known(0.0)
-            },
-        });
-        reading.baseline = match &self.baselines {
-            Some(Some(all)) => Some(all.get(group).copied().unwrap_or(0.0)),
-            _ => None,
-        };
-        reading
-    }
-}
-
-/// The baseline of each group; of a group that is not there, nothing ran. `None`: nothing is known.
-pub type Baselines = Option<BTreeMap<String, f64>>;
-
-/// Steps in which a rule reads the newest time.
-fn step_of(rule: &Rule) -> i64 {
-    match rule.over_ns + MISSED_NS > SHORT_NS {
+/// Steps in which a measure reads the newest time.
+fn step_of(measure: &Measure) -> i64 {
+    match measure.over_ns + MISSED_NS > SHORT_NS {
         true => LONG_STEP_NS,
         false => STEP_NS,
     }
 }
 
-/// The time that a rule judges at `now`: complete steps.
-fn judged_at(rule: &Rule, now: i64) -> TimeRange {
-    let step = step_of(rule);
+/// The time that a measure is of at `now`: complete steps.
+pub(crate) fn judged_at(measure: &Measure, now: i64) -> TimeRange {
+    let step = step_of(measure);
     let end = now.saturating_sub(DELAY_NS);
     let end = end - end.rem_euclid(step);
-    let steps = (rule.over_ns + step - 1) / step;
+    let steps = (measure.over_ns + step - 1) / step;
     TimeRange {
         start_unix_ns: end - steps * step,
         end_unix_ns: end,
     }
 }
 
-/// The time that a rule's baseline is of, for values of `judged`.
-fn baseline_range(rule: &Rule, judged: TimeRange) -> TimeRange {
-    let (start, end) = (judged.start_unix_ns, judged.end_unix_ns);
-    match rule.baseline {
-        Baseline::Hour => TimeRange {
-            start_unix_ns: start - HOUR_NS,
-            end_unix_ns: start,
-        },
-        Baseline::Ago(ns) => {
-            let middle = start + (end - start) / 2 - ns;
-            TimeRange {
-                start_unix_ns: middle - HOUR_NS / 2,
-                end_unix_ns: middle + HOUR_NS / 2,
-            }
-        }
-    }
+/// What is known of a measure now.
+#[derive(Debug)]
+pub(crate) struct Readings {
+    /// By value of the measure's label; without one the only group is the empty text.
+    pub groups: BTreeMap<String, Reading>,
+    /// What can be said of a group that was not found.
+    pub absent: Reading,
 }
 
-/// Reads the baselines of a rule; `None` where it has none.
-pub fn baselines(
+/// Reads the values of a measure as of `now`.
+///
+/// # Errors
+/// As every query, and when there are too many groups.
+pub(crate) fn readings(
     store: &dyn StoreQueries,
-    rule: &Rule,
+    measure: &Measure,
     now: i64,
     limits: &Limits,
-) -> Result<Option<Baselines>, Failed> {
-    if matches!(rule.bound, Bound::Number(_)) {
-        return Ok(None);
-    }
-    let range = baseline_range(rule, judged_at(rule, now));
-    let step = match rule.baseline {
-        Baseline::Hour => LONG_STEP_NS,
-        Baseline::Ago(_) => OLD_STEP_NS,
-    };
-    let mut presence = Presence::read(store, rule, range, step, limits)?;
-    if presence.share_covered() < BASELINE_COVERED_MIN {
-        return Ok(Some(None));
-    }
-    // A host counts with its mean over the time that there is of it.
-    let least = (presence.length_ns as f64 * BASELINE_COVERED_MIN) as u64;
-    let hosts = &presence.hosts;
-    presence
-        .silent
-        .retain(|host| hosts.get(host).is_none_or(|&ns| ns < least.max(1)));
-    let found = match &rule.quantity {
-        Quantity::Cores => {
-            let cores = cores(store, rule, (range, step), &presence, limits)?;
-            cores
-                .into_iter()
-                .map(|(group, cell)| (group, cell.low))
-                .collect()
-        }
-        Quantity::Share { filter, .. } => {
-            let shares = shares(store, rule, filter, range, limits)?;
-            let shares = shares.into_iter();
-            let judged = shares.filter(|(_, share)| share.samples >= SAMPLES_MIN);
-            judged.map(|(group, share)| (group, share.low)).collect()
-        }
-    };
-    Ok(Some(Some(found)))
-}
-
-/// Reads the values of a rule as of `now`.
-pub fn measure(
-    store: &dyn StoreQueries,
-    rule: &Rule,
-    baselines: Option<&Baselines>,
-    now: i64,
-    limits: &Limits,
-) -> Result<Measured, Failed> {
-    let (judged, step) = (judged_at(rule, now), step_of(rule));
+) -> Result<Readings, Failed> {
+    let (judged, step) = (judged_at(measure, now), step_of(measure));
     let looked_at = TimeRange {
         start_unix_ns: judged.start_unix_ns - MISSED_NS,
         ..judged
     };
-    let presence = Presence::read(store, rule, looked_at, step, limits)?.judged_in(judged);
+    let presence = Presence::read(store, measure, looked_at, step, limits)?.judged_in(judged);
     let mut groups = match presence.hosts.is_empty() {
         true => BTreeMap::new(),
-        false => match &rule.quantity {
-            Quantity::Cores => cores(store, rule, (looked_at, step), &presence, limits)?
+        false => match &measure.quantity {
+            Quantity::Cores => cores(store, measure, (looked_at, step), &presence, limits)?
                 .into_iter()
                 .map(|(group, cell)| (group, cell.reading()))
                 .collect(),
             Quantity::Share { filter, .. } => {
-                let shares = shares(store, rule, filter, judged, limits)?;
+                let shares = shares(store, measure, filter, judged, limits)?;
                 let mut readings: BTreeMap<String, Reading> = shares
                     .into_iter()
                     .map(|(group, share)| (group, share.reading(&presence)))
                     .collect();
-                if rule.by.as_deref() == Some(key::HOST) {
+                if measure.by.as_deref() == Some(key::HOST) {
                     for host in &presence.silent {
                         let unknown = Reading::unknown("the host sends nothing");
                         readings.insert(host.clone(), unknown);
@@ -191,42 +97,52 @@ pub fn measure(
             }
         },
     };
-    let absent = presence.absent(rule);
-    if rule.by.is_none() && groups.is_empty() {
+    let absent = presence.absent(measure);
+    if measure.by.is_none() && groups.is_empty() {
         groups.insert(String::new(), absent.clone());
     }
-    if rule.by.is_some() && presence.hosts.is_empty() {
+    if measure.by.is_some() && presence.hosts.is_empty() {
         // Nobody sends anything: there is no group that could say so.
         groups.insert(String::new(), absent.clone());
     }
-    let cut = keep_foremost(&mut groups, rule.side);
-    Ok(Measured {
-        groups,
-        cut,
-        absent,
-        baselines: baselines.cloned(),
-    })
+    Ok(Readings { groups, absent })
 }
 
-/// Keeps the groups that come first to fire, and returns the others.
-fn keep_foremost(groups: &mut BTreeMap<String, Reading>, side: Side) -> BTreeSet<String> {
-    let over = groups.len().saturating_sub(GROUPS_MAX);
-    let mut cut = BTreeSet::new();
-    if over > 0 {
-        let mut order: Vec<(f64, String)> = groups
-            .iter()
-            .map(|(group, reading)| (reading.low, group.clone()))
-            .collect();
-        order.sort_by(|a, b| a.0.total_cmp(&b.0));
-        if side == Side::Below {
-            order.reverse();
-        }
-        for (_, group) in order.into_iter().take(over) {
-            groups.remove(&group);
-            cut.insert(group);
-        }
+/// Means over a past range, read in steps of `step`; `None` where too little of it is known.
+///
+/// # Errors
+/// As every query, and when there are too many groups.
+pub(crate) fn means(
+    store: &dyn StoreQueries,
+    measure: &Measure,
+    (range, step): (TimeRange, i64),
+    limits: &Limits,
+) -> Result<Option<BTreeMap<String, f64>>, Failed> {
+    let mut presence = Presence::read(store, measure, range, step, limits)?;
+    if presence.share_covered() < MEAN_COVERED_MIN {
+        return Ok(None);
     }
-    cut
+    // A host counts with its mean over the time that there is of it.
+    let least = (presence.length_ns as f64 * MEAN_COVERED_MIN) as u64;
+    let hosts = &presence.hosts;
+    presence
+        .silent
+        .retain(|host| hosts.get(host).is_none_or(|&ns| ns < least.max(1)));
+    Ok(Some(match &measure.quantity {
+        Quantity::Cores => {
+            let cores = cores(store, measure, (range, step), &presence, limits)?;
+            cores
+                .into_iter()
+                .map(|(group, cell)| (group, cell.low))
+                .collect()
+        }
+        Quantity::Share { filter, .. } => {
+            let shares = shares(store, measure, filter, range, limits)?;
+            let shares = shares.into_iter();
+            let judged = shares.filter(|(_, share)| share.samples >= SAMPLES_MIN);
+            judged.map(|(group, share)| (group, share.low)).collect()
+        }
+    }))
 }
 
 /// Which hosts sent windows, and which of them are missing.
@@ -246,14 +162,14 @@ struct Presence {
 impl Presence {
     fn read(
         store: &dyn StoreQueries,
-        rule: &Rule,
+        measure: &Measure,
         range: TimeRange,
         step: i64,
         limits: &Limits,
     ) -> Result<Presence, Failed> {
         let scope = Scope {
             range: whole(range, step),
-            selector: accountable(&rule.selector)?,
+            selector: accountable(&measure.selector)?,
         };
         let limits = &Limits {
             waiting: false,
@@ -313,17 +229,17 @@ impl Presence {
     }
 
     /// What can be said of a group of which nothing was found.
-    fn absent(&self, rule: &Rule) -> Reading {
+    fn absent(&self, measure: &Measure) -> Reading {
         if self.hosts.is_empty() {
             return Reading::unknown("no host sends anything");
         }
-        if rule.by.as_deref() == Some(key::HOST) {
+        if measure.by.as_deref() == Some(key::HOST) {
             return Reading::unknown("the host sends nothing");
         }
         if !self.silent.is_empty() {
             return Reading::unknown(&self.missing(&self.silent));
         }
-        match rule.quantity {
+        match measure.quantity {
             Quantity::Cores => Reading::known(0.0),
             // There is nothing to have a share of.
             Quantity::Share { .. } => Reading {
@@ -357,15 +273,15 @@ impl Cell {
 /// Cores of each group in the judged part of `presence`.
 fn cores(
     store: &dyn StoreQueries,
-    rule: &Rule,
+    measure: &Measure,
     (range, step): (TimeRange, i64),
     presence: &Presence,
     limits: &Limits,
 ) -> Result<BTreeMap<String, Cell>, Failed> {
-    let by = labels_by(rule);
+    let by = labels_by(measure);
     let scope = Scope {
         range: whole(range, step),
-        selector: rule.selector.clone(),
+        selector: measure.selector.clone(),
     };
     let limits = &Limits {
         lines: CELLS_MAX,
@@ -373,8 +289,8 @@ fn cores(
         ..limits.clone()
     };
     let is_of_samples = |label: &str| SAMPLE_LABELS.contains(&label);
-    let of_samples = rule.by.as_deref().is_some_and(is_of_samples)
-        || rule
+    let of_samples = measure.by.as_deref().is_some_and(is_of_samples)
+        || measure
             .selector
             .matchers()
             .iter()
@@ -410,7 +326,7 @@ fn cores(
     let mut missed: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in &lines {
         let host = line.labels.get(key::HOST);
-        let group = group_of(rule, |label| line.labels.get(label));
+        let group = group_of(measure, |label| line.labels.get(label));
         if line.weights.iter().all(|&weight| weight == 0) {
             continue;
         }
@@ -427,7 +343,7 @@ fn cores(
     }
     let lost = sum_in(&lost, axis, judged).saturating_mul(unit_ns) as f64;
     let lost = lost / presence.length_ns.max(1) as f64;
-    if rule.by.is_none() && lost > 0.0 {
+    if measure.by.is_none() && lost > 0.0 {
         // What was lost may have been of it, also where nothing else was.
         cells.entry(String::new()).or_default();
     }
@@ -487,15 +403,15 @@ impl Share {
 /// Percent of the samples of each group that have the function.
 fn shares(
     store: &dyn StoreQueries,
-    rule: &Rule,
+    measure: &Measure,
     filter: &FrameFilter,
     range: TimeRange,
     limits: &Limits,
 ) -> Result<BTreeMap<String, Share>, Failed> {
-    let by: Vec<String> = rule.by.iter().cloned().collect();
+    let by: Vec<String> = measure.by.iter().cloned().collect();
     let scope = Scope {
         range,
-        selector: rule.selector.clone(),
+        selector: measure.selector.clone(),
     };
     let QueryResult { data: all, quality } = store.totals(&scope, &by, limits)?;
     if all.len() > CELLS_MAX {
@@ -506,13 +422,13 @@ fn shares(
     }
     let is_of_samples = |label: &str| SAMPLE_LABELS.contains(&label);
     let is_accounted = !by.iter().any(|label| is_of_samples(label))
-        && !rule
+        && !measure
             .selector
             .matchers()
             .iter()
             .any(|m| is_of_samples(m.label()));
     let query = Query::new(
-        rule.selector.clone(),
+        measure.selector.clone(),
         vec![filter.clone()],
         GroupBy::from_keys(&by),
     );
@@ -520,7 +436,7 @@ fn shares(
     let with = store.profile(quality.covered, &query, limits)?;
     let mut having: BTreeMap<String, u64> = BTreeMap::new();
     for row in totals_of(&with.data) {
-        let sum = having.entry(group_of(rule, |label| row.labels.get(label)));
+        let sum = having.entry(group_of(measure, |label| row.labels.get(label)));
         *sum.or_default() += row.taken.weight;
     }
     let mut sums: BTreeMap<String, (u64, u64, u64, i64)> = BTreeMap::new();
@@ -533,7 +449,7 @@ fn shares(
             ..
         } = row;
         let sum = sums
-            .entry(group_of(rule, |label| labels.get(label)))
+            .entry(group_of(measure, |label| labels.get(label)))
             .or_default();
         sum.0 += taken.count;
         sum.1 = sum.1.saturating_add(taken.weight);
@@ -578,17 +494,17 @@ fn shares(
         .collect())
 }
 
-fn labels_by(rule: &Rule) -> Vec<String> {
-    let mut by: Vec<String> = rule.by.iter().cloned().collect();
-    if rule.by.as_deref() != Some(key::HOST) {
+fn labels_by(measure: &Measure) -> Vec<String> {
+    let mut by: Vec<String> = measure.by.iter().cloned().collect();
+    if measure.by.as_deref() != Some(key::HOST) {
         by.push(key::HOST.to_owned());
     }
     by
 }
 
 /// The group of a line; what lacks the label is of the empty one.
-fn group_of<'a>(rule: &Rule, value: impl Fn(&str) -> &'a str) -> String {
-    let by = rule.by.as_deref();
+fn group_of<'a>(measure: &Measure, value: impl Fn(&str) -> &'a str) -> String {
+    let by = measure.by.as_deref();
     by.map_or_else(String::new, |label| value(label).to_owned())
 }
 
