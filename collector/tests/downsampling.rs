@@ -399,7 +399,7 @@ fn whole_hours_are_read_coarse_and_edges_fine() {
         .map(|(range, _)| folded(&ask(&store, *range, "", &["service"]).data))
         .collect();
     settle(&store, BEGIN + DAY);
-    assert_eq!(counter(&store, "fleetprof_store_hours_added_up_total"), 3);
+    assert_eq!(counter(&store, "fleetprof_store_service_sums_total"), 3);
     for ((range, step), before) in ranges.into_iter().zip(before) {
         let answer = ask(&store, range, "", &["service"]);
         assert_eq!(folded(&answer.data), before, "{range:?}");

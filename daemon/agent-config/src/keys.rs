@@ -6,12 +6,13 @@ use super::fleet::{
     self, address_key, ca_key, cert_key, dir_key, host_id_key, host_name_key, join_key, key_key,
     name_key,
 };
+use super::metrics;
 use super::protection::{sandbox_key, withhold_key};
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
 use config::{
     CpuShare, Key, Kind, Listen, Reload, SocketMode, Value, as_text, log, peer_address, put_bool,
-    put_int, put_word, socket_address, word,
+    put_int, put_word, word,
 };
 use profile::fleet::COLLECTOR_PORT;
 use profile::key;
@@ -744,20 +745,8 @@ pub const KEYS: &[Key<Config>] = &[
         },
         put: |c, v| tls(c).client_ca_file = as_text(&v).map(PathBuf::from),
     },
-    Key {
-        path: "metrics.listen",
-        kind: Kind::LoopbackOrNull,
-        unit: "",
-        reload: Reload::Restart,
-        doc: "Address to serve /metrics and /healthz over HTTP; null: do not serve them. There is \
-            no authentication, so it must be on loopback.",
-        get: |c| {
-            c.metrics
-                .listen
-                .map_or(Value::Null, |at| Value::Text(at.to_string()))
-        },
-        put: |c, v| c.metrics.listen = as_text(&v).and_then(socket_address),
-    },
+    metrics::listen_key(),
+    metrics::cpu_by_key(),
     Key {
         path: "collector.address",
         kind: Kind::PeerOrNull(COLLECTOR_PORT),

@@ -4,6 +4,7 @@
 
 mod fleet;
 mod keys;
+mod metrics;
 mod protection;
 mod sections;
 pub mod triggers;
@@ -15,9 +16,10 @@ pub use config::{
 };
 pub use fleet::CollectorTls;
 pub use keys::{KEYS, SOURCE_KINDS};
+pub use metrics::{CpuMetrics, Metrics};
 pub use protection::Sandbox;
 pub use sections::{
-    Budget, Captures, Collector, Containers, Jit, Metrics, Recorder, RemoteCaptures, Sampling,
+    Budget, Captures, Collector, Containers, Jit, Recorder, RemoteCaptures, Sampling,
     SamplingEvent, Server, Shutdown, Spool, Symbols, Tls, Unwind, UnwindMode, Windows,
 };
 pub use triggers::{Seconds, Trigger, TriggerCapture};

@@ -211,13 +211,6 @@ pub struct Tls {
     pub client_ca_file: Option<PathBuf>,
 }
 
-/// Section `metrics`.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Metrics {
-    /// Address to listen on; `None`: it does not listen.
-    pub listen: Option<std::net::SocketAddr>,
-}
-
 /// Section `collector`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Collector {
@@ -376,14 +369,6 @@ impl Default for Server {
             socket_group: None,
             token_file: None,
             tls: None,
-        }
-    }
-}
-
-impl Default for Metrics {
-    fn default() -> Self {
-        Metrics {
-            listen: Some(([127, 0, 0, 1], 9095).into()),
         }
     }
 }

@@ -72,6 +72,7 @@ impl CaptureTable {
             window: WINDOW,
             times_bytes,
             window_share: WINDOW_PART,
+            cpu_by: None,
         });
         let taken = CaptureRecording::withholding(recorder, wanted.detail, withhold);
         let taken = Arc::new(taken);

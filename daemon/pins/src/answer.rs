@@ -162,6 +162,7 @@ impl Pins {
             window: Duration::from_secs(3600),
             times_bytes: UNPACKED_BYTES_MAX,
             window_share: 1,
+            cpu_by: None,
         });
         let mut tables = Tables::default();
         let mut bytes = 0;

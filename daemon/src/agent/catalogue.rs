@@ -35,11 +35,17 @@ pub(super) fn families(agent: &Agent, own: &OwnCost) -> Vec<Family> {
     all.extend(triggers::families(agent));
     all.extend(uplink::families(agent));
     let symbols = agent.counters.symbols.all();
-    all.extend(symbols.map(|(name, help, value)| Family {
-        name: format!("fleetprof_symbols_{name}_total").into(),
-        help,
-        kind: Kind::Counter,
-        readings: one(value),
+    all.extend(symbols.map(|(name, help, value)| {
+        let (name, kind) = match name.strip_suffix("_ns") {
+            Some(time) => (format!("{time}_seconds"), Kind::CounterNs),
+            None => (name.to_owned(), Kind::Counter),
+        };
+        Family {
+            name: format!("fleetprof_symbols_{name}_total").into(),
+            help,
+            kind,
+            readings: one(value),
+        }
     }));
     // The status has this order.
     all.sort_by(|a, b| a.name.cmp(&b.name));
@@ -84,7 +90,7 @@ metrics::rows! { BUDGET: Budget;
     /// Steps by which caches and recorder are currently reduced to keep the memory budget.
     Gauge fleetprof_budget_memory_level = |b| b.memory.level() as u64;
     /// CPU time the daemon used, by purpose; the CPU budget covers only its own work.
-    Counter fleetprof_budget_cpu_ns_total{part} = |b| b.cpu_ns();
+    CounterNs fleetprof_budget_cpu_seconds_total{part} = |b| b.cpu_ns();
     /// Adjustments made to keep the budgets and to copy enough of each stack, by kind.
     Counter fleetprof_budget_steps_total{step} = |b| [
         ("cpu_lowered", b.counts.cpu_lowered),

@@ -31,10 +31,10 @@ pub use serving::Watchers;
 pub use settings::{ConfigSource, ReloadError, Reloaded, SetLogLevel, Settings};
 pub use uplink::Uplink;
 
-use agent_config::Config;
 use agent_config::triggers::Rule;
+use agent_config::{Config, CpuMetrics};
 use aggregate::programs::ProgramTable;
-use aggregate::recorder::{Recorder, RecorderOptions};
+use aggregate::recorder::{CpuBy, Recorder, RecorderOptions};
 use capture::CaptureTable;
 use cgroup::hierarchy::Hierarchy;
 use host::bounds::{Bounds, CacheBounds};
@@ -66,6 +66,11 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
         budget_bytes: bounds.recorder,
         window: config.windows.length(),
         times_bytes: config.recorder.times_bytes(),
+        cpu_by: match config.metrics.cpu_by {
+            CpuMetrics::Off => None,
+            CpuMetrics::Unit => Some(CpuBy::Unit),
+            CpuMetrics::Container => Some(CpuBy::Container),
+        },
         ..RecorderOptions::default()
     }
 }

@@ -42,7 +42,7 @@ counters! {
     /// Times a file was not read because the files of its owner had used more than their share of
     /// time.
     files_put_off,
-    /// CPU time spent on files of users and containers, in nanoseconds; each owner has a limit.
+    /// CPU time spent on files of users and containers; each owner has a limit.
     owners_files_cpu_ns,
     /// Separate debug files held open with executables that may need them.
     debug_files_held,

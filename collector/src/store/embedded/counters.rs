@@ -43,8 +43,8 @@ metrics::counted! {
     Counter fleetprof_store_chunks_compacted_total = chunks_compacted;
     /// Time to put the parts of a chunk together.
     Histogram fleetprof_store_compaction_duration_seconds = compaction_time [metrics::CALL_SECONDS];
-    /// Hours added up by service, once more when windows came late.
-    Counter fleetprof_store_hours_added_up_total = hours_added_up;
+    /// Sums of an hour by service that were made, once more when windows came late.
+    Counter fleetprof_store_service_sums_total = hours_added_up;
     /// Partitions downsampled for their age.
     Counter fleetprof_store_partitions_downsampled_total = partitions_downsampled;
     /// Times that compaction or downsampling failed; the finer data stayed.

@@ -23,6 +23,7 @@ mod accounting;
 mod accounts;
 mod block;
 mod compact;
+mod cpu_times;
 mod growth;
 mod ledger;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use super::batch::RawTimestamp;
 use accounts::Accounts;
 use block::Block;
 use cgroup::usage::UsageStats;
+pub use cpu_times::{CpuBy, CpuTimes};
 use growth::Growth;
 use host::time::MonotonicTime;
 use profile::{
@@ -84,6 +86,8 @@ pub struct RecorderOptions {
     pub times_bytes: usize,
     /// One window may take the budget divided by this; see [`WINDOW_SHARE`].
     pub window_share: usize,
+    /// By what CPU time is counted for scrapers; none: it is not.
+    pub cpu_by: Option<CpuBy>,
 }
 
 impl Default for RecorderOptions {
@@ -94,6 +98,7 @@ impl Default for RecorderOptions {
             window: Duration::from_secs(10),
             times_bytes: 4 * 1024 * 1024,
             window_share: WINDOW_SHARE,
+            cpu_by: None,
         }
     }
 }
@@ -242,6 +247,7 @@ pub struct Recorder {
     quality: Quality,
     outcomes: Outcomes,
     usage: UsageStats,
+    cpu_times: CpuTimes,
     progress: watch::Sender<Progress>,
     sink: Option<Box<dyn ClosedSink>>,
 }
@@ -271,6 +277,7 @@ impl Recorder {
             quality: Quality::default(),
             outcomes: Outcomes::default(),
             usage: UsageStats::default(),
+            cpu_times: CpuTimes::default(),
             progress: watch::Sender::new(Progress::default()),
             sink: None,
         }
@@ -285,6 +292,9 @@ impl Recorder {
     /// Takes a new retention, budget and window length; in force at the next [`Recorder::add`].
     pub fn set_options(&mut self, options: RecorderOptions) {
         let budget_bytes = options.budget_bytes.max(BUDGET_MIN_BYTES);
+        if options.cpu_by != self.options.cpu_by {
+            self.cpu_times = CpuTimes::default();
+        }
         self.options = RecorderOptions {
             budget_bytes,
             ..options
@@ -363,6 +373,9 @@ impl Recorder {
             timeless,
         } = part;
         self.outcomes.add(rows, &self.dict);
+        if let Some(by) = self.options.cpu_by {
+            self.cpu_times.add(by, accounts, &self.dict);
+        }
         let known = timestamps.len() as u64 + timestamps_refused + timeless >= quality.taken;
         let keeps_times = known && self.options.times_bytes > 0;
         let given: Vec<SampleKey> = match keeps_times {
@@ -448,6 +461,11 @@ impl Recorder {
     /// Counters of the kernel's accounting since the start.
     pub fn usage(&self) -> UsageStats {
         self.usage
+    }
+
+    /// CPU time by unit or container since the start, or since that was asked for.
+    pub fn cpu_times(&self) -> &CpuTimes {
+        &self.cpu_times
     }
 
     /// Sizes and counters.

@@ -2,20 +2,21 @@
 
 use crate::agent::Agent;
 use crate::agent::coverage::Cause;
-use aggregate::recorder::{Covered, Outcomes, RecorderStats, read};
+use aggregate::recorder::{Covered, CpuTimes, Outcomes, RecorderStats, read};
 use cgroup::usage::UsageStats;
-use metrics::{Family, gather};
+use metrics::{Family, LabelSet, Value, gather};
 use profile::{Ledger, Quality, StackEnd, UnnamedReason};
 
 /// Reads them.
 pub(super) fn families(agent: &Agent) -> Vec<Family> {
-    let (stats, quality, outcomes, usage, recent) = {
+    let (stats, quality, outcomes, usage, times, recent) = {
         let recorder = read(&agent.recorder);
         (
             recorder.stats(),
             recorder.totals_of_quality(),
             recorder.outcomes(),
             recorder.usage(),
+            recorder.cpu_times().clone(),
             recorder.recent_ledger(),
         )
     };
@@ -24,6 +25,7 @@ pub(super) fn families(agent: &Agent) -> Vec<Family> {
         .chain(gather(QUALITY, &quality))
         .chain(gather(OUTCOMES, &outcomes))
         .chain(gather(USAGE, &usage))
+        .chain(gather(TIMES, &times))
         .chain(gather(COVERAGE, &(recent, low)))
         .collect()
 }
@@ -100,7 +102,7 @@ metrics::rows! { USAGE: UsageStats;
     /// Cgroups with samples but without a name from any source.
     Counter fleetprof_cgroup_names_unknown_total = |usage| usage.names.unknown;
     /// CPU time of the host in closed windows, as the kernel accounts it.
-    Counter fleetprof_host_cpu_ns_total = |usage| usage.host_ns;
+    CounterNs fleetprof_host_cpu_seconds_total = |usage| usage.host_ns;
     /// Reads of the kernel's CPU accounting of a cgroup.
     Counter fleetprof_cgroup_readings_total = |usage| usage.reads;
     /// Cgroups whose last read was dropped because there were too many.
@@ -110,6 +112,21 @@ metrics::rows! { USAGE: UsageStats;
         ("bound", usage.over_bound),
         ("unknown", usage.unmeasured.saturating_sub(usage.over_bound)),
     ];
+}
+
+metrics::rows! { TIMES: CpuTimes;
+    /// CPU time as the kernel accounts it, by systemd unit and container; see metrics.cpu_by.
+    CounterNs fleetprof_unit_cpu_seconds_total{..} = |times| times.iter().map(cpu_time).collect();
+    /// CPU time of units and containers that have no series of their own because there are too many.
+    CounterNs fleetprof_unit_cpu_rest_seconds_total = |times| times.rest_ns();
+}
+
+fn cpu_time((unit, container, ns): (&str, &str, u64)) -> (LabelSet, Value) {
+    let labels = vec![
+        ("unit".into(), unit.to_owned().into()),
+        ("container".into(), container.to_owned().into()),
+    ];
+    (labels, ns.into())
 }
 
 metrics::rows! { COVERAGE: ((Ledger, Covered), Option<Cause>);
