@@ -4,7 +4,7 @@
 
 use super::{Alerting, Archive, Auth, Config, Log, external};
 use profile::fleet::COLLECTOR_PORT;
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 use std::time::Duration;
@@ -148,9 +148,14 @@ pub(super) const DAY: Duration = Duration::from_secs(86_400);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Identity {
     /// How long the certificate of a host lasts. The key is in days.
+    #[serde(rename = "host_days", serialize_with = "in_days")]
     pub host_lasts: Duration,
     /// Section `identity.outside`.
     pub outside: Outside,
+}
+
+fn in_days<S: Serializer>(time: &Duration, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_u64(time.as_secs() / DAY.as_secs())
 }
 
 /// Section `identity.outside`.

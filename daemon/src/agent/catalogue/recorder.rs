@@ -117,7 +117,7 @@ metrics::rows! { USAGE: UsageStats;
 metrics::rows! { TIMES: CpuTimes;
     /// CPU time as the kernel accounts it, by systemd unit and container; see metrics.cpu_by.
     CounterNs fleetprof_unit_cpu_seconds_total{..} = |times| times.iter().map(cpu_time).collect();
-    /// CPU time of units and containers that have no series of their own because there are too many.
+    /// CPU time of units and containers without a series of their own, because there are too many.
     CounterNs fleetprof_unit_cpu_rest_seconds_total = |times| times.rest_ns();
 }
 
