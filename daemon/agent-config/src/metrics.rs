@@ -10,7 +10,7 @@ use serde::Serialize;
 pub enum CpuMetrics {
     /// Not at all.
     #[default]
-    Off,
+    None,
     /// By systemd unit.
     Unit,
     /// By systemd unit and container.
@@ -18,7 +18,7 @@ pub enum CpuMetrics {
 }
 
 const CPU: &[(CpuMetrics, &str)] = &[
-    (CpuMetrics::Off, "off"),
+    (CpuMetrics::None, "none"),
     (CpuMetrics::Unit, "unit"),
     (CpuMetrics::Container, "container"),
 ];
@@ -36,7 +36,7 @@ impl Default for Metrics {
     fn default() -> Self {
         Metrics {
             listen: Some(([127, 0, 0, 1], 9095).into()),
-            cpu_by: CpuMetrics::Off,
+            cpu_by: CpuMetrics::None,
         }
     }
 }
@@ -63,7 +63,7 @@ pub(super) const fn listen_key() -> Key<Config> {
 pub(super) const fn cpu_by_key() -> Key<Config> {
     Key {
         path: "metrics.cpu_by",
-        kind: Kind::Word(&["off", "unit", "container"]),
+        kind: Kind::Word(&["none", "unit", "container"]),
         unit: "",
         reload: Reload::Live,
         doc: "CPU time in /metrics by systemd unit, or by unit and container, as the kernel \

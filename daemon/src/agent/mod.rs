@@ -67,7 +67,7 @@ pub fn recorder_options(config: &Config, bounds: Bounds) -> RecorderOptions {
         window: config.windows.length(),
         times_bytes: config.recorder.times_bytes(),
         cpu_by: match config.metrics.cpu_by {
-            CpuMetrics::Off => None,
+            CpuMetrics::None => None,
             CpuMetrics::Unit => Some(CpuBy::Unit),
             CpuMetrics::Container => Some(CpuBy::Container),
         },
