@@ -364,13 +364,8 @@ impl AlertRule {
 
     /// As [`ALERTS`] admits it.
     pub(super) fn item(&self) -> Item {
-        let text = |name, text: &String| {
-            let value = (name, Value::Text(text.clone()));
-            (!text.is_empty()).then_some(value)
-        };
         let maybe = |name, text: &Option<String>| text.clone().map(|t| (name, Value::Text(t)));
-        let seconds = |name, seconds| Some((name, Value::Text(show_seconds(seconds))));
-        let all = [
+        written([
             text("name", &self.name),
             text("selector", &self.selector),
             text("when", &self.when),
@@ -387,11 +382,24 @@ impl AlertRule {
             text("summary", &self.summary),
             self.incident.then_some(("incident", Value::Bool(true))),
             text("to", &self.to),
-        ];
-        let all = all.into_iter().flatten();
-        all.map(|(name, value): (&str, Value)| (name.to_owned(), value))
-            .collect()
+        ])
     }
+}
+
+/// An entry of a list, of the keys that are written.
+pub(super) fn written<const N: usize>(keys: [Option<(&str, Value)>; N]) -> Item {
+    let keys = keys.into_iter().flatten();
+    keys.map(|(name, value)| (name.to_owned(), value)).collect()
+}
+
+/// A key with its text; none where that is empty.
+pub(super) fn text<'n>(name: &'n str, text: &str) -> Option<(&'n str, Value)> {
+    (!text.is_empty()).then(|| (name, Value::Text(text.to_owned())))
+}
+
+/// A key with its time.
+pub(super) fn seconds(name: &str, seconds: u64) -> Option<(&str, Value)> {
+    Some((name, Value::Text(show_seconds(seconds))))
 }
 
 impl Receiver {

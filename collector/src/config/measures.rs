@@ -1,8 +1,8 @@
 //! What is measured on stored samples: an entry of `measures`, and the quantity that alerts have
 //! in common with it.
 
-use super::alerts::{OVER_MAX_S, as_time, is_plain_name};
-use config::{Field, Item, Items, Kind, Value, parse_seconds, show_seconds};
+use super::alerts::{OVER_MAX_S, as_time, is_plain_name, seconds, text, written};
+use config::{Field, Item, Items, Kind, Value, parse_seconds};
 use profile::{FrameFilter, FrameFilterOp, LabelMatcher, MatchOp, Selector};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -119,20 +119,13 @@ impl MeasureEntry {
 
     /// As [`MEASURES`] admits it.
     pub(super) fn item(&self) -> Item {
-        let text = |name, text: &String| {
-            let value = (name, Value::Text(text.clone()));
-            (!text.is_empty()).then_some(value)
-        };
-        let all = [
+        written([
             text("name", &self.name),
             text("selector", &self.selector),
             text("function", &self.function),
             text("by", &self.by),
-            Some(("over", Value::Text(show_seconds(self.over)))),
-        ];
-        let all = all.into_iter().flatten();
-        all.map(|(name, value): (&str, Value)| (name.to_owned(), value))
-            .collect()
+            seconds("over", self.over),
+        ])
     }
 
     /// What it measures.

@@ -69,8 +69,8 @@ struct Inner {
     queries: Queries,
     clock: Clock,
     metrics: Arc<Metrics>,
-    /// By name of the measure; what could not be measured is not there.
-    latest: Mutex<BTreeMap<String, Latest>>,
+    /// By name of the measure; none: it could not be measured.
+    latest: Mutex<BTreeMap<String, Option<Latest>>>,
     shutdown: watch::Receiver<bool>,
 }
 
@@ -147,22 +147,25 @@ impl Measures {
                 readings(store, &of, now, limits)
             };
             let measured = inner.queries.evaluate(QUERY_TIMEOUT, bounds, work).await;
-            let mut latest = lock(&inner.latest);
-            match measured {
+            let latest = match &measured {
                 Ok(readings) => {
                     inner.metrics.measurements.inc();
-                    latest.insert(name.clone(), Latest::of(&readings));
+                    Some(Latest::of(readings))
                 }
-                Err(status) => {
+                Err(_) => {
                     inner.metrics.measurements_failed.inc();
-                    if latest.remove(name).is_some() {
-                        tracing::warn!(
-                            measure = name,
-                            error = status.message(),
-                            "a measure has no value"
-                        );
-                    }
+                    None
                 }
+            };
+            let before = lock(&inner.latest).insert(name.clone(), latest);
+            if let Err(status) = measured
+                && before.is_none_or(|before| before.is_some())
+            {
+                tracing::warn!(
+                    measure = name,
+                    error = status.message(),
+                    "a measure has no value"
+                );
             }
         }
     }
@@ -200,7 +203,7 @@ impl Inner {
     fn each<T>(&self, make: impl Fn(&str, &Measure, &Latest) -> Vec<T>) -> Vec<T> {
         let latest = lock(&self.latest);
         let of = |(name, measure): &(String, Measure)| match latest.get(name) {
-            Some(latest) if latest.at.elapsed() < self.interval * STALE_ROUNDS => {
+            Some(Some(latest)) if latest.at.elapsed() < self.interval * STALE_ROUNDS => {
                 make(name, measure, latest)
             }
             _ => Vec::new(),

@@ -311,8 +311,8 @@ impl Queries {
         .await
     }
 
-    /// Runs the questions of an alert, which is nobody's: on all that is stored, in a place of
-    /// its own, for `most` at longest and with a quarter of a query's memory.
+    /// Runs the questions of an alert or a measure, which are nobody's: on all that is stored, in a
+    /// place of their own, for `most` at longest and with a quarter of a query's memory.
     ///
     /// # Errors
     /// As every query.
