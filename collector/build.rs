@@ -50,7 +50,11 @@ fn main() -> Result<(), Box<dyn Error>> {
 /// The API of Pyroscope, which only the collector speaks. pprof's messages are those of `profile`.
 fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
-    let files = ["querier/v1/querier.proto", "settings/v1/setting.proto"];
+    let files = [
+        "querier/v1/querier.proto",
+        "settings/v1/setting.proto",
+        "push/v1/push.proto",
+    ];
     let descriptors = protox::compile(files, ["proto"])?;
     let encoded = prost::Message::encode_to_vec(&descriptors);
     fs::write(out.join("pyroscope.bin"), encoded)?;

@@ -11,8 +11,8 @@ use proto::agent::{Cgroup, FrameFilter, FrameFilterOp, LabelMatcher, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
 use proto::collector::{
     CgroupsRequest, DataQuality, DiffRequest, DiffResponse, Host, HostsRequest, LabelNamesRequest,
-    LabelValuesRequest, OverviewRequest, OverviewResponse, ProfileRequest, Selection,
-    SeriesRequest, SeriesResponse, StatusRequest, StatusResponse, TopRequest, TopRow,
+    LabelValuesRequest, OverviewRequest, OverviewResponse, ProfileRequest, ProfileTypesRequest,
+    Selection, SeriesRequest, SeriesResponse, StatusRequest, StatusResponse, TopRequest, TopRow,
 };
 
 /// Largest message taken. Unit: bytes. The host table of ten thousand hosts with long labels is
@@ -37,6 +37,8 @@ pub struct Samples {
     pub matchers: Vec<LabelMatcher>,
     /// In the order in which they are applied.
     pub filters: Vec<FrameFilter>,
+    /// The id of a profile type of other senders; empty: CPU of agents.
+    pub profile_type: String,
 }
 
 impl Samples {
@@ -48,6 +50,7 @@ impl Samples {
                 op: FrameFilterOp::Collapse.into(),
                 regex: ".*".to_owned(),
             }],
+            ..Samples::default()
         }
     }
 
@@ -58,6 +61,7 @@ impl Samples {
             matchers: self.matchers.clone(),
             selector: String::new(),
             frame_filters: self.filters.clone(),
+            profile_type: self.profile_type.clone(),
         }
     }
 }
@@ -132,6 +136,13 @@ impl Collector {
         let answer = self.route.answer(WHAT, call).await?;
         let fleet = self.fleet(WHAT, answer.quality)?;
         Ok((answer.rows, answer.rows_left_out, fleet))
+    }
+
+    /// `ProfileTypes`.
+    pub async fn profile_types(&mut self, range: Range) -> Result<Vec<String>> {
+        let range = Some(range.into());
+        let call = self.service.profile_types(ProfileTypesRequest { range });
+        Ok(self.route.answer("list profile types", call).await?.ids)
     }
 
     /// `LabelNames` of all samples in a range.

@@ -63,6 +63,9 @@ pub struct Args {
     /// Label matchers for the second side only
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
     after_selector: Option<String>,
+    /// Profile type of other senders in place of CPU time, by its id (with --collector)
+    #[arg(long = "type", value_name = "ID", help_heading = "Sides")]
+    profile_type: Option<String>,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
@@ -135,6 +138,9 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
         None => by_name(&args.to.path, DiffFormat::of_path, render::DIFF_ENDINGS)?
             .unwrap_or(DiffFormat::Text),
     };
+    if args.profile_type.is_some() {
+        select::profile_type(args.profile_type.as_deref(), &connection.peer()?)?;
+    }
     let mut asked = connect(connection, &args, &sides).await?;
     let [first, second] = &sides;
     let (mut before, first_query) = first.read(&args, &mut asked).await?;
@@ -442,6 +448,7 @@ fn samples(args: &Args, selector: Option<&str>) -> Result<Samples> {
     Ok(Samples {
         matchers: labels(args, selector).matchers()?,
         filters: args.frames.filters()?,
+        profile_type: args.profile_type.clone().unwrap_or_default(),
     })
 }
 
@@ -459,7 +466,9 @@ fn question(range: Range, samples: Samples) -> Question {
 /// Reads a file and selects in it what the agent would have selected.
 fn from_file(path: &Path, args: &Args, selector: Option<&str>) -> Result<(Answer, Known)> {
     let Import { profile, known, .. } = render::read(path)?;
-    let Samples { matchers, filters } = samples(args, selector)?;
+    let Samples {
+        matchers, filters, ..
+    } = samples(args, selector)?;
     let query = render::query(&matchers, &filters, GroupBy::Keys(Vec::new()))?;
     let answer = Answer {
         profile: profile.query(&query),

@@ -90,6 +90,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: Vec::new(),
+        ..Samples::default()
     };
     select::check(&samples.matchers, &peer)?;
     let mut source = Source::connect(connection, &peer).await?;

@@ -191,6 +191,7 @@ fn describe(who: &WhoAmIResponse) -> String {
 pub fn role_name(role: Role) -> &'static str {
     match role {
         Role::Unspecified => "unknown role",
+        Role::Sender => "sender",
         Role::Metrics => "metrics",
         Role::Viewer => "viewer",
         Role::Operator => "operator",

@@ -25,7 +25,16 @@ const VALUES_NAMED: usize = 8;
 /// # Errors
 /// When the other side does not answer.
 pub async fn why(source: &mut Source, question: &Question) -> Result<Option<String>> {
-    let Samples { matchers, filters } = &question.samples;
+    let Samples {
+        matchers,
+        filters,
+        profile_type,
+    } = &question.samples;
+    if !profile_type.is_empty() {
+        return Ok(Some(
+            "no samples of this profile type: --type list lists those that there are".to_owned(),
+        ));
+    }
     if !filters.is_empty() {
         let found = ask(source, question, matchers.clone(), &[]).await?;
         if !found.samples.is_empty() {

@@ -100,6 +100,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: Vec::new(),
+        ..Samples::default()
     };
     let (answer, fleet) = collector
         .overview(OverviewRequest {

@@ -60,6 +60,10 @@ pub struct Args {
         help_heading = "Time"
     )]
     length: Option<Duration>,
+    /// Profile type of other senders in place of CPU time, by its id; `list` lists them (with
+    /// --collector)
+    #[arg(long = "type", value_name = "ID", help_heading = "Samples")]
+    profile_type: Option<String>,
     #[command(flatten)]
     labels: Labels,
     #[command(flatten)]
@@ -154,6 +158,9 @@ impl Args {
     }
 }
 
+/// What asks for the profile types in place of a profile.
+const LIST: &str = "list";
+
 /// Runs the command.
 pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u8> {
     let format = args.json.then_some(Format::Json).or(args.format);
@@ -167,12 +174,25 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
+        profile_type: select::profile_type(args.profile_type.as_deref(), &peer)?,
     };
     select::check(&samples.matchers, &peer)?;
     let mut source = Source::connect(connection, &peer).await?;
     let clock = source.clock().await?;
     let range = args.when.range(&clock)?;
-    refuse_unknown_labels(&args.group_by, &mut source, range).await?;
+    if let (Source::Collector(collector), LIST) = (&mut source, samples.profile_type.as_str()) {
+        let ids = collector.profile_types(range).await?;
+        let lines = ids.iter().map(|id| format!("{}\n", clean(id)));
+        out.write(&lines.collect::<String>())?;
+        return Ok(if ids.is_empty() {
+            exit::PARTIAL
+        } else {
+            exit::OK
+        });
+    }
+    if samples.profile_type.is_empty() {
+        refuse_unknown_labels(&args.group_by, &mut source, range).await?;
+    }
     let question = Question {
         range,
         samples,

@@ -131,6 +131,20 @@ pub fn check(matchers: &[LabelMatcher], peer: &Peer) -> Result<()> {
     }
 }
 
+/// The profile type of an option; empty: CPU of agents.
+///
+/// # Errors
+/// When an agent is to be asked for one.
+pub fn profile_type(asked: Option<&str>, peer: &Peer) -> Result<String> {
+    match asked {
+        Some(_) if !peer.is_collector() => Err(fleet_option(
+            "--type",
+            "an agent has its own CPU profile alone",
+        )),
+        asked => Ok(asked.unwrap_or_default().to_owned()),
+    }
+}
+
 /// The error of an option that only a collector understands.
 pub fn fleet_option(option: &str, why: &str) -> anyhow::Error {
     fail(

@@ -168,6 +168,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: Vec::new(),
+        ..Samples::default()
     };
     select::check(&samples.matchers, &peer)?;
     args.when.or_since(DEFAULT_SINCE);

@@ -106,6 +106,8 @@ struct Add {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 enum Role {
+    /// Send profiles of other programs, and nothing else
+    Sender,
     /// Scrape metrics
     Metrics,
     /// Read everything that is stored
@@ -119,6 +121,7 @@ enum Role {
 impl From<Role> for WireRole {
     fn from(role: Role) -> WireRole {
         match role {
+            Role::Sender => WireRole::Sender,
             Role::Metrics => WireRole::Metrics,
             Role::Viewer => WireRole::Viewer,
             Role::Operator => WireRole::Operator,

@@ -17,6 +17,7 @@ use crate::metrics::Metrics;
 use crate::pins::{Pins, limits::MESSAGE_BYTES_MAX as PIN_BYTES_MAX};
 use crate::pyroscope::{self, Pyroscope};
 use crate::query::{Queries, REQUEST_BYTES_MAX};
+use crate::senders::Senders;
 use crate::symbols::{Symbols, UPLOAD_BYTES_MAX};
 use proto::calls::{CountCalls, Patience};
 use proto::collector::access_service_server::AccessServiceServer;
@@ -101,6 +102,8 @@ pub struct Services {
     pub incidents: Incidents,
     /// Pyroscope's API, where it is on.
     pub pyroscope: Option<Pyroscope>,
+    /// Profiles of others than agents, where they are let in.
+    pub senders: Option<Senders>,
     /// Symbols that people upload.
     pub symbols: Symbols,
     /// Members of the fleet, where other hosts can connect.
@@ -154,6 +157,7 @@ impl Services {
             alerts,
             incidents,
             pyroscope,
+            senders,
             symbols,
             fleet,
             access,
@@ -211,6 +215,9 @@ impl Services {
         if let Some(pyroscope) = pyroscope {
             let (querier, settings) = pyroscope.servers();
             routes = routes.add_service(querier).add_service(settings);
+        }
+        if let Some(senders) = senders {
+            routes = routes.add_service(senders.placed(senders.clone().pusher()));
         }
         if let Some(fleet) = fleet {
             let members = Members::new(fleet);

@@ -26,6 +26,7 @@ pub mod pins;
 pub mod pyroscope;
 pub mod query;
 mod reread;
+pub mod senders;
 pub mod server;
 pub mod store;
 pub mod symbols;

@@ -230,6 +230,24 @@ counted! {
     Counter fleetprof_collector_incident_evidence_total = incident_evidence;
     /// Failed reads and writes of incidents.
     Counter fleetprof_collector_incidents_failed_total = incidents_failed;
+    /// Profiles of other senders that were stored, by protocol.
+    Counter fleetprof_collector_sent_profiles_total{protocol} =
+        "push" sent_push,
+        "ingest" sent_ingest;
+    /// Profiles of other senders that were stored already: sent again.
+    Counter fleetprof_collector_sent_repeated_total = sent_repeated;
+    /// Requests of other senders that were refused, by cause.
+    Counter fleetprof_collector_sent_refused_total{cause} =
+        "malformed" sent_malformed,
+        "too_large" sent_too_large,
+        "rate" sent_rate,
+        "series" sent_series,
+        "rejected" sent_rejected,
+        "busy" sent_busy,
+        "unavailable" sent_unavailable;
+    /// Labels of other senders that were dropped: their name is reserved or cannot be used, or
+    /// there were too many.
+    Counter fleetprof_collector_sent_labels_dropped_total = sent_labels_dropped;
     /// 1 while the symbol database cannot be opened, so functions without a name from their agent
     /// stay unnamed.
     Gauge fleetprof_collector_symbols_unavailable = symbols_unavailable;

@@ -137,6 +137,9 @@ pub async fn serve_confined(
     let symbols = parts::symbols(config, clock.clone(), &metrics, &ending)?;
     symbols.audited_by(audit.clone());
     store.naming.name_by(Arc::new(symbols.clone()));
+    if let Some(senders) = &store.senders {
+        senders.naming.name_by(Arc::new(symbols.clone()));
+    }
     let annotations = parts::annotations(config, (&clock, &audit), &metrics, &ending);
     annotations.ready().await;
     ingest.watched_by(Arc::new(annotations.clone()));
@@ -184,7 +187,9 @@ pub async fn serve_confined(
     let entrances = pages::entrances(config, &addresses, people.as_ref(), fleet.as_ref())?;
     let pyroscope = config.web.pyroscope;
     let pyroscope = pyroscope.then(|| Pyroscope::new(queries.clone(), &config.service_labels));
+    let senders = parts::senders(config, &store, clock.clone(), &metrics);
     let services = grpc::Services {
+        senders: senders.clone(),
         agents,
         queries: queries.clone(),
         pyroscope: pyroscope.clone(),
@@ -237,6 +242,7 @@ pub async fn serve_confined(
         measures: measures.clone(),
         incidents: incidents.clone(),
         pyroscope,
+        senders,
         page: page_url,
     };
     let mut serving = JoinSet::new();
@@ -329,5 +335,7 @@ fn close(store: &OpenStore, hosts: &Hosts) -> Result<(), StoreError> {
     if let Err(error) = hosts.flush(store) {
         tracing::warn!("failed to store the last reports of hosts: {error}");
     }
-    store.sink.close()
+    let of_senders = store.senders.as_ref().map(|senders| senders.sink.close());
+    store.sink.close()?;
+    of_senders.unwrap_or(Ok(()))
 }

@@ -65,6 +65,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("imports", imports),
     ("queries", queries),
     ("pyroscope_requests", pyroscope_requests),
+    ("sent_profiles", sent_profiles),
     ("wire_chunks", wire_chunks),
     ("segment_records", segment_records),
     ("segment_files", segment_files),
@@ -486,6 +487,19 @@ pub fn pyroscope_requests(data: &[u8]) {
     if let Ok(of) = ProfileType::parse(&text) {
         assert_eq!(ProfileType::parse(&of.id()).expect("its own id"), of);
     }
+}
+
+/// What other senders send: a line with the query of `/ingest`, as `key=value` pairs with `&`
+/// between them, and the body.
+pub fn sent_profiles(data: &[u8]) {
+    let end = data.iter().position(|&byte| byte == b'\n');
+    let (query, body) = data.split_at(end.unwrap_or(data.len()));
+    let query = String::from_utf8_lossy(query);
+    let pairs = query.split('&').filter_map(|pair| pair.split_once('='));
+    let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
+    let body = body.get(1..).unwrap_or_default();
+    let _ = collector::senders::read_ingest(pairs.collect(), body);
+    let _ = profile::formats::pprof::decode_types(body, 1 << 20);
 }
 
 /// Writes a profile in every format and reads pprof and the wire form back.

@@ -123,6 +123,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
+        ..Samples::default()
     };
     let (profile, facts, clock) = match &args.file {
         Some(file) => {

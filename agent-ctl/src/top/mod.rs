@@ -128,6 +128,7 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: args.frames.filters()?,
+        ..Samples::default()
     };
     select::check(&samples.matchers, &peer)?;
     match (peer.kind, once) {

@@ -57,9 +57,12 @@ pub enum AccessError {
     Random,
 }
 
-/// What a user may do. Each role may also do everything that the roles before it may.
+/// What a user may do. Each role may also do everything that the roles before it may, except for
+/// the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Role {
+    /// Send profiles that no agent took, and nothing else. Of the others only an admin may, too.
+    Sender,
     /// Scrape metrics.
     Metrics,
     /// Query everything that is stored, and what hosts report about themselves.
@@ -74,6 +77,7 @@ impl Role {
     /// As people write it.
     pub fn name(self) -> &'static str {
         match self {
+            Role::Sender => "sender",
             Role::Metrics => "metrics",
             Role::Viewer => "viewer",
             Role::Operator => "operator",
@@ -83,9 +87,14 @@ impl Role {
 
     /// The role of this name.
     pub fn named(name: &str) -> Option<Role> {
-        [Role::Metrics, Role::Viewer, Role::Operator, Role::Admin]
-            .into_iter()
-            .find(|role| role.name() == name)
+        let all = [
+            Role::Sender,
+            Role::Metrics,
+            Role::Viewer,
+            Role::Operator,
+            Role::Admin,
+        ];
+        all.into_iter().find(|role| role.name() == name)
     }
 }
 

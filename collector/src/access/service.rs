@@ -370,18 +370,20 @@ impl Piece {
 
 fn role_of(role: WireRole) -> Result<Role, Status> {
     match role {
+        WireRole::Sender => Ok(Role::Sender),
         WireRole::Metrics => Ok(Role::Metrics),
         WireRole::Viewer => Ok(Role::Viewer),
         WireRole::Operator => Ok(Role::Operator),
         WireRole::Admin => Ok(Role::Admin),
         WireRole::Unspecified => Err(Status::invalid_argument(
-            "the role is missing: give `metrics`, `viewer`, `operator` or `admin`",
+            "the role is missing: give `sender`, `metrics`, `viewer`, `operator` or `admin`",
         )),
     }
 }
 
 fn wire_role(role: Role) -> WireRole {
     match role {
+        Role::Sender => WireRole::Sender,
         Role::Metrics => WireRole::Metrics,
         Role::Viewer => WireRole::Viewer,
         Role::Operator => WireRole::Operator,

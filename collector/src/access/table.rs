@@ -27,13 +27,15 @@ enum May {
     Hosts,
     /// People of this role and of those after it.
     People(Role),
+    /// Senders of profiles, and admins.
+    Senders,
 }
 
-use May::{Everybody, Hosts, People};
-use Role::{Admin, Metrics, Operator, Viewer};
+use May::{Everybody, Hosts, People, Senders};
+use Role::{Admin, Metrics, Operator, Sender, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 17] = [
+const CALLS: [(&str, &[(&str, May)]); 18] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -59,6 +61,7 @@ const CALLS: [(&str, &[(&str, May)]); 17] = [
             ("Hosts", People(Viewer)),
             ("Overview", People(Viewer)),
             ("Cgroups", People(Viewer)),
+            ("ProfileTypes", People(Viewer)),
             ("Status", People(Viewer)),
         ],
     ),
@@ -152,6 +155,7 @@ const CALLS: [(&str, &[(&str, May)]); 17] = [
         ],
     ),
     ("settings.v1.SettingsService", &[("Get", People(Viewer))]),
+    ("push.v1.PusherService", &[("Push", Senders)]),
     (
         "grpc.health.v1.Health",
         &[("Check", Everybody), ("Watch", Everybody)],
@@ -160,7 +164,7 @@ const CALLS: [(&str, &[(&str, May)]); 17] = [
 
 /// Paths of the page's listener that are no calls, each with the method and who may, where that
 /// listener asks who it is. Whoever may get something may ask for its head alone.
-static PATHS: [(Method, &str, May); 21] = [
+static PATHS: [(Method, &str, May); 23] = [
     (Method::GET, "/healthz", Everybody),
     (Method::GET, "/login", Everybody),
     (Method::GET, "/login.js", Everybody),
@@ -182,6 +186,8 @@ static PATHS: [(Method, &str, May); 21] = [
     (Method::GET, "/api/incident.", People(Viewer)),
     (Method::GET, "/pyroscope/render", People(Viewer)),
     (Method::GET, "/pyroscope/render-diff", People(Viewer)),
+    (Method::POST, "/ingest", Senders),
+    (Method::POST, "/pyroscope/ingest", Senders),
 ];
 
 /// Who may get the page, and the files that the program carries for it.
@@ -262,6 +268,8 @@ pub fn web_refusal((method, path): (&Method, &str), is_page: bool, who: Who) -> 
             role.name(),
             least.name()
         ))),
+        (Some(Senders), Who::Person(Sender | Admin)) => None,
+        (Some(Senders), Who::Person(role)) => Some(may_not_send(role)),
         (_, Who::Person(_)) => Some(Status::not_found("not found: the page is at /")),
         _ => Some(Status::unauthenticated("log in at /login, or send a token")),
     }
@@ -282,7 +290,17 @@ pub fn who_may(path: &str) -> Option<&'static str> {
         Everybody => "everybody",
         Hosts => "hosts",
         People(least) => least.name(),
+        Senders => Sender.name(),
     })
+}
+
+fn may_not_send(role: Role) -> Status {
+    Status::permission_denied(format!(
+        "the role `{}` may not send profiles; `{}` may\nuse a token of its own for each sender \
+         (`agent-ctl users add NAME --role sender`)",
+        role.name(),
+        Sender.name()
+    ))
 }
 
 /// Why a call is refused; none when it is not.
@@ -296,6 +314,8 @@ pub fn refusal(path: &str, who: Who) -> Option<Status> {
             role.name(),
             least.name()
         ))),
+        (Some(Senders), Who::Person(Sender | Admin)) => None,
+        (Some(Senders), Who::Person(role)) => Some(may_not_send(role)),
         (found, Who::Person(_)) => Some(match found {
             Some(_) => Status::permission_denied(
                 "this call is only for hosts of the fleet, with their certificates",
@@ -325,10 +345,11 @@ mod tests {
     use tonic::Code;
 
     /// Every caller there is.
-    const ALL: [Who; 7] = [
+    const ALL: [Who; 8] = [
         Who::Stranger,
         Who::Removed,
         Who::Host,
+        Who::Person(Sender),
         Who::Person(Metrics),
         Who::Person(Viewer),
         Who::Person(Operator),
@@ -406,8 +427,32 @@ mod tests {
             let open = path.contains("EnrollmentService");
             assert_eq!(others[0], open, "{path}");
             assert_eq!(others[1], open, "{path}");
-            assert!(!others[2] || !people[3] || open, "{path}");
-            assert!(others[2] || people[3], "{path}: nobody may");
+            let admins = people[4];
+            assert!(!others[2] || !admins || open, "{path}");
+            assert!(others[2] || admins, "{path}: nobody may");
+        }
+    }
+
+    #[test]
+    fn a_sender_may_send_and_nothing_else() {
+        let sender = Who::Person(Sender);
+        for path in calls().iter().filter(|path| !path.contains("Enrollment")) {
+            assert!(refusal(path, sender).is_some(), "{path}");
+        }
+        let push = "/push.v1.PusherService/Push";
+        for who in ALL {
+            let may = matches!(who, Who::Person(Sender | Admin));
+            assert_eq!(refusal(push, who).is_none(), may, "{who:?}");
+            for (method, path, row) in &PATHS {
+                let may = match row {
+                    Everybody => true,
+                    Senders => may,
+                    _ if who == sender => false,
+                    _ => continue,
+                };
+                let found = web_refusal((method, path), false, who).is_none();
+                assert_eq!(found, may, "{who:?} {method} {path}");
+            }
         }
     }
 

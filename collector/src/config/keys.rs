@@ -9,6 +9,7 @@ mod general;
 mod hosts;
 mod kept;
 mod people;
+mod senders;
 
 use super::Config;
 use config::{Key, Kind, Reload, Value, joined, log, put_int};
@@ -98,6 +99,12 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
          debuginfod servers have those of distributions.",
     ),
     (
+        "senders",
+        "Profiles of SDKs and other agents: Pyroscope's push API and /ingest. They have profile \
+         types of their own, in the directory senders of data_dir (clickhouse: in a database of \
+         their own, the name of the other with _senders).",
+    ),
+    (
         "archive",
         "A bucket of S3, or of a server that speaks its protocol, for the embedded store: it gets \
          partitions an hour after they ended, keeps them longer than the disk, and a new \
@@ -131,6 +138,7 @@ const PARTS: &[&[Key<Config>]] = &[
     hosts::KEYS,
     data::KEYS,
     kept::KEYS,
+    senders::KEYS,
     archive::KEYS,
     clickhouse::KEYS,
     LAST,

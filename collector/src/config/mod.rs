@@ -20,8 +20,8 @@ pub use keys::KEYS;
 pub use measures::{Measure, MeasureEntry};
 pub use sections::{
     Annotations, AuditLog, Captures, ClickHouse, Control, Engine, Identity, Incidents, Ingest,
-    Listen, Login, Outside, Pins, Query, Retention, Sandbox, Shutdown, Symbols, Web, WebProxy,
-    WebTls,
+    Listen, Login, Outside, Pins, Query, Retention, Sandbox, Senders, Shutdown, Symbols, Web,
+    WebProxy, WebTls,
 };
 
 use hyper::header::HeaderName;
@@ -77,6 +77,8 @@ pub struct Config {
     pub incidents: Incidents,
     /// Symbol tables for what agents cannot name.
     pub symbols: Symbols,
+    /// Profiles of others than agents.
+    pub senders: Senders,
     /// The bucket that keeps the partitions of the embedded store.
     pub archive: Archive,
     /// The ClickHouse to use with `store: clickhouse`.

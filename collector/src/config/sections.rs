@@ -284,6 +284,30 @@ pub struct Symbols {
     pub debuginfod: Vec<String>,
 }
 
+/// Section `senders`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Senders {
+    /// Whether profiles of others than agents are taken.
+    pub enabled: bool,
+    /// Days for which they are kept.
+    pub retention_days: u32,
+    /// All of them on disk, GiB.
+    pub disk_gib: u32,
+    /// One request, unpacked, MiB.
+    pub request_mib: u32,
+    /// What one sender may send in a minute, unpacked, MiB.
+    pub sender_mib_per_minute: u32,
+    /// Series of one sender in an hour.
+    pub sender_series_max: u32,
+}
+
+impl Senders {
+    /// All of them on disk. Unit: bytes.
+    pub fn disk_bytes(&self) -> u64 {
+        u64::from(self.disk_gib) << 30
+    }
+}
+
 /// Section `clickhouse`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct ClickHouse {
@@ -406,6 +430,14 @@ impl Default for Config {
             symbols: Symbols {
                 disk_mib: 2048,
                 debuginfod: Vec::new(),
+            },
+            senders: Senders {
+                enabled: false,
+                retention_days: 7,
+                disk_gib: 5,
+                request_mib: 64,
+                sender_mib_per_minute: 600,
+                sender_series_max: 5000,
             },
             archive: Archive::default(),
             clickhouse: ClickHouse {

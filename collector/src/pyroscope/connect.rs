@@ -87,8 +87,8 @@ impl Dialect {
     }
 }
 
-/// Answers one call of `service`.
-pub(crate) async fn answer<S, B>(service: Held<S>, request: Request<B>) -> Answer
+/// Answers one call of `service`, whose requests have at most so many bytes, unpacked.
+pub(crate) async fn answer<S, B>(service: Held<S>, request: Request<B>, most: usize) -> Answer
 where
     S: Service<
             Request<tonic::body::Body>,
@@ -117,7 +117,7 @@ where
                 Ok(limit) => limit,
                 Err(status) => return Answer::Whole(failed(&status), None),
             };
-            let calling = call(inner, codec, request);
+            let calling = call(inner, codec, request, most);
             let called = match limit {
                 None => calling.await,
                 Some(limit) => tokio::time::timeout(limit, calling)
@@ -216,6 +216,7 @@ async fn call<S, B>(
     mut service: S,
     codec: Codec,
     request: Request<B>,
+    most: usize,
 ) -> Result<(Bytes, Option<ResponseSlot>), Status>
 where
     S: Service<
@@ -244,15 +245,15 @@ where
             ));
         }
     };
-    let body = Limited::new(body, REQUEST_BYTES_MAX).collect().await;
+    let body = Limited::new(body, most).collect().await;
     let body = body.map_err(|_| {
         Status::resource_exhausted(format!(
-            "failed to read the request: it ended early or has more than {REQUEST_BYTES_MAX} bytes"
+            "failed to read the request: it ended early or has more than {most} bytes"
         ))
     })?;
     let body = body.to_bytes();
     let body = match is_packed && !body.is_empty() {
-        true => unpacked(&body)?.into(),
+        true => unpacked(&body, most)?.into(),
         false => body,
     };
     let message = match codec {
@@ -322,14 +323,15 @@ fn messages(path: &str) -> Option<(MessageDescriptor, MessageDescriptor)> {
 }
 
 /// Unpacks a request, up to the most that one may have.
-fn unpacked(body: &[u8]) -> Result<Vec<u8>, Status> {
+fn unpacked(body: &[u8], most: usize) -> Result<Vec<u8>, Status> {
     let mut plain = Vec::new();
-    let most = REQUEST_BYTES_MAX as u64 + 1;
-    let read = GzDecoder::new(body).take(most).read_to_end(&mut plain);
+    let read = GzDecoder::new(body)
+        .take(most as u64 + 1)
+        .read_to_end(&mut plain);
     read.map_err(|_| Status::invalid_argument("failed to unpack the request: it is not gzip"))?;
-    if plain.len() > REQUEST_BYTES_MAX {
+    if plain.len() > most {
         return Err(Status::resource_exhausted(format!(
-            "failed to unpack the request: it has more than {REQUEST_BYTES_MAX} bytes"
+            "failed to unpack the request: it has more than {most} bytes"
         )));
     }
     Ok(plain)
@@ -478,10 +480,12 @@ mod tests {
         std::io::copy(&mut std::io::repeat(0).take(100 << 20), &mut packer).expect("packed");
         let bomb = packer.finish().expect("packed");
         assert!(bomb.len() < REQUEST_BYTES_MAX);
-        let refused = unpacked(&bomb).expect_err("too large");
+        let refused = unpacked(&bomb, REQUEST_BYTES_MAX).expect_err("too large");
         assert_eq!(refused.code(), Code::ResourceExhausted);
         assert_eq!(
-            unpacked(b"no gzip").expect_err("none").code(),
+            unpacked(b"no gzip", REQUEST_BYTES_MAX)
+                .expect_err("none")
+                .code(),
             Code::InvalidArgument
         );
     }

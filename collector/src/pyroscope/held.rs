@@ -47,7 +47,7 @@ pub struct Held<S> {
 }
 
 impl<S> Held<S> {
-    pub(super) fn new(inner: S, queries: Queries) -> Held<S> {
+    pub(crate) fn new(inner: S, queries: Queries) -> Held<S> {
         Held { inner, queries }
     }
 

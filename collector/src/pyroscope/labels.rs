@@ -8,9 +8,10 @@ use super::wire::types::v1 as messages;
 use crate::access::Caller;
 use crate::query::{Ask, Failed, Queries, ROWS_MAX, invalid, resolve};
 use crate::store::{Limits, Scope, StoreQueries, TimeRange};
-use profile::{FILTERS_MAX, key};
+use profile::{FILTERS_MAX, key, unit};
 use proto::agent;
 use std::collections::BTreeSet;
+use std::sync::Arc;
 use tonic::Status;
 
 /// Nanoseconds in a millisecond.
@@ -59,6 +60,8 @@ pub(super) struct Asking<'a> {
     pub service_labels: &'a [String],
     pub store: &'a dyn StoreQueries,
     pub limits: &'a Limits,
+    /// As [`Pyroscope::of`].
+    pub of: Option<&'a ProfileType>,
 }
 
 impl Asking<'_> {
@@ -70,11 +73,22 @@ impl Asking<'_> {
 
     /// What was profiled in a range.
     pub fn types(&self, range: TimeRange) -> Result<BTreeSet<ProfileType>, Failed> {
+        if let Some(of) = self.of {
+            return Ok([of.clone()].into());
+        }
         let units = self.queries.units(self.store, range, self.limits)?;
         Ok(units
             .iter()
             .map(|unit| ProfileType::of_unit(unit))
             .collect())
+    }
+
+    /// True when weights in `unit`, of the store that is asked, are of a type.
+    pub fn weighs(&self, of: &ProfileType, unit: &str) -> bool {
+        match self.of {
+            Some(own) => own == of && unit::base(unit).0 == of.sample_unit(),
+            None => of.is_of(unit),
+        }
     }
 
     /// The types that a selection takes of these.
@@ -170,12 +184,14 @@ impl Pyroscope {
         work: impl FnOnce(&Asking<'_>) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         let (queries, labels) = (self.queries.clone(), self.service_labels.clone());
+        let of = self.of.clone();
         let work = move |store: &dyn StoreQueries, limits: &Limits| {
             work(&Asking {
                 queries: &queries,
                 service_labels: &labels,
                 store,
                 limits,
+                of: of.as_ref(),
             })
         };
         self.queries.run(caller, ask, nodes, lines, work).await
@@ -187,11 +203,15 @@ impl Pyroscope {
         asked: wire::ProfileTypesRequest,
     ) -> Result<wire::ProfileTypesResponse, Status> {
         let range = range(asked.start, asked.end)?;
-        let how = (Ask::Labels, 0, ROWS_MAX);
-        let types = self.ask(caller, how, move |asking| {
-            asking.types(asking.range(range)?)
-        });
-        let profile_types = types.await?.into_iter().map(Into::into).collect();
+        let mut types = BTreeSet::new();
+        for of in self.each(caller, range).await? {
+            let how = (Ask::Labels, 0, ROWS_MAX);
+            let found = of.ask(caller, how, move |asking| {
+                asking.types(asking.range(range)?)
+            });
+            types.extend(found.await?);
+        }
+        let profile_types = types.into_iter().map(Into::into).collect();
         Ok(wire::ProfileTypesResponse { profile_types })
     }
 
@@ -203,29 +223,34 @@ impl Pyroscope {
         all: bool,
     ) -> Result<messages::LabelNamesResponse, Status> {
         let range = range(asked.start, asked.end)?;
-        let selections = selections(&asked.matchers)?;
-        let how = (Ask::Labels, 0, ROWS_MAX);
-        let names = self.ask(caller, how, move |asking| {
-            let range = asking.range(range)?;
-            let types = asking.types(range)?;
-            let mut names = BTreeSet::new();
-            for selection in &selections {
-                if asking.taken(selection, &types).is_empty() {
-                    continue;
+        let selections = Arc::new(selections(&asked.matchers)?);
+        let mut names = BTreeSet::new();
+        for of in self.each(caller, range).await? {
+            let how = (Ask::Labels, 0, ROWS_MAX);
+            let selections = selections.clone();
+            let found = of.ask(caller, how, move |asking| {
+                let range = asking.range(range)?;
+                let types = asking.types(range)?;
+                let mut names = BTreeSet::new();
+                for selection in selections.iter() {
+                    if asking.taken(selection, &types).is_empty() {
+                        continue;
+                    }
+                    for part in selection.parts(asking.service_labels, false)? {
+                        let selector = part.selector;
+                        let scope = Scope { range, selector };
+                        names.extend(asking.store.label_names(&scope, asking.limits)?);
+                    }
                 }
-                for part in selection.parts(asking.service_labels, false)? {
-                    let selector = part.selector;
-                    let scope = Scope { range, selector };
-                    names.extend(asking.store.label_names(&scope, asking.limits)?);
+                if !names.is_empty() {
+                    names.extend(OF_TYPE.map(str::to_owned));
+                    names.insert(SERVICE_NAME.to_owned());
                 }
-            }
-            if !names.is_empty() {
-                names.extend(OF_TYPE.map(str::to_owned));
-                names.insert(SERVICE_NAME.to_owned());
-            }
-            Ok(names)
-        });
-        let names = names.await?.into_iter();
+                Ok(names)
+            });
+            names.extend(found.await?);
+        }
+        let names = names.into_iter();
         let names = names.filter(|name| all || is_identifier(name)).collect();
         Ok(messages::LabelNamesResponse { names })
     }
@@ -239,36 +264,41 @@ impl Pyroscope {
             return Err(invalid("failed to list values: the label has no name"));
         }
         let range = range(asked.start, asked.end)?;
-        let (name, selections) = (asked.name, selections(&asked.matchers)?);
-        let how = (Ask::Labels, 0, ROWS_MAX);
-        let names = self.ask(caller, how, move |asking| {
-            let range = asking.range(range)?;
-            let types = asking.types(range)?;
-            let mut values = BTreeSet::new();
-            for selection in &selections {
-                let taken = asking.taken(selection, &types);
-                if taken.is_empty() {
-                    continue;
-                }
-                if name == SERVICE_NAME {
-                    values.extend(asking.services(selection, range)?);
-                    continue;
-                }
-                let of_types = taken.iter().filter_map(|of| of.label(&name));
-                let of_types: Vec<String> = of_types.collect();
-                for part in selection.parts(asking.service_labels, false)? {
-                    let selector = part.selector;
-                    let scope = Scope { range, selector };
-                    match of_types.is_empty() {
-                        true => values.extend(asking.values(&scope, &name)?),
-                        false if asking.has_any(&scope)? => values.extend(of_types.clone()),
-                        false => {}
+        let (name, selections) = (asked.name, Arc::new(selections(&asked.matchers)?));
+        let mut values = BTreeSet::new();
+        for of in self.each(caller, range).await? {
+            let how = (Ask::Labels, 0, ROWS_MAX);
+            let (name, selections) = (name.clone(), selections.clone());
+            let found = of.ask(caller, how, move |asking| {
+                let range = asking.range(range)?;
+                let types = asking.types(range)?;
+                let mut values = BTreeSet::new();
+                for selection in selections.iter() {
+                    let taken = asking.taken(selection, &types);
+                    if taken.is_empty() {
+                        continue;
+                    }
+                    if name == SERVICE_NAME {
+                        values.extend(asking.services(selection, range)?);
+                        continue;
+                    }
+                    let of_types = taken.iter().filter_map(|of| of.label(&name));
+                    let of_types: Vec<String> = of_types.collect();
+                    for part in selection.parts(asking.service_labels, false)? {
+                        let selector = part.selector;
+                        let scope = Scope { range, selector };
+                        match of_types.is_empty() {
+                            true => values.extend(asking.values(&scope, &name)?),
+                            false if asking.has_any(&scope)? => values.extend(of_types.clone()),
+                            false => {}
+                        }
                     }
                 }
-            }
-            Ok(values)
-        });
-        let names = names.await?.into_iter().take(ROWS_MAX).collect();
+                Ok(values)
+            });
+            values.extend(found.await?);
+        }
+        let names = values.into_iter().take(ROWS_MAX).collect();
         Ok(messages::LabelValuesResponse { names })
     }
 
@@ -278,39 +308,44 @@ impl Pyroscope {
         asked: wire::SeriesRequest,
     ) -> Result<wire::SeriesResponse, Status> {
         let range = range(asked.start, asked.end)?;
-        let (selections, mut names) = (selections(&asked.matchers)?, asked.label_names);
+        let (selections, names) = (Arc::new(selections(&asked.matchers)?), asked.label_names);
         proto::query::check_count("labels", names.len()).map_err(invalid)?;
         let lines = self.queries.lines();
-        let labels = self.ask(caller, (Ask::Top, 0, lines), move |asking| {
-            let range = asking.range(range)?;
-            let types = asking.types(range)?;
-            if names.is_empty() {
-                let selector = profile::Selector::default();
-                let scope = Scope { range, selector };
-                names = asking.store.label_names(&scope, asking.limits)?;
-                names.truncate(FILTERS_MAX);
-                names.extend([SERVICE_NAME, super::types::PROFILE_TYPE].map(str::to_owned));
-            }
-            let mut found = BTreeSet::new();
-            for selection in &selections {
-                let taken = asking.taken(selection, &types);
-                if taken.is_empty() {
-                    continue;
+        let mut labels = BTreeSet::new();
+        for of in self.each(caller, range).await? {
+            let (selections, mut names) = (selections.clone(), names.clone());
+            let found = of.ask(caller, (Ask::Top, 0, lines), move |asking| {
+                let range = asking.range(range)?;
+                let types = asking.types(range)?;
+                if names.is_empty() {
+                    let selector = profile::Selector::default();
+                    let scope = Scope { range, selector };
+                    names = asking.store.label_names(&scope, asking.limits)?;
+                    names.truncate(FILTERS_MAX);
+                    names.extend([SERVICE_NAME, super::types::PROFILE_TYPE].map(str::to_owned));
                 }
-                let combinations = asking.combinations(selection, range, &names)?;
-                let each = |pairs| taken.iter().map(move |of| (pairs, of));
-                for (pairs, of) in combinations.iter().flat_map(each) {
-                    let of_type = names
-                        .iter()
-                        .filter_map(|name| Some((name.clone(), of.label(name)?)));
-                    let mut pairs: Vec<_> = pairs.iter().cloned().chain(of_type).collect();
-                    pairs.sort();
-                    found.insert(pairs);
+                let mut found = BTreeSet::new();
+                for selection in selections.iter() {
+                    let taken = asking.taken(selection, &types);
+                    if taken.is_empty() {
+                        continue;
+                    }
+                    let combinations = asking.combinations(selection, range, &names)?;
+                    let each = |pairs| taken.iter().map(move |of| (pairs, of));
+                    for (pairs, of) in combinations.iter().flat_map(each) {
+                        let of_type = names
+                            .iter()
+                            .filter_map(|name| Some((name.clone(), of.label(name)?)));
+                        let mut pairs: Vec<_> = pairs.iter().cloned().chain(of_type).collect();
+                        pairs.sort();
+                        found.insert(pairs);
+                    }
                 }
-            }
-            Ok(found)
-        });
-        let labels_set = labels.await?.into_iter().map(|pairs| messages::Labels {
+                Ok(found)
+            });
+            labels.extend(found.await?);
+        }
+        let labels_set = labels.into_iter().map(|pairs| messages::Labels {
             labels: pairs.into_iter().map(label).collect(),
         });
         Ok(wire::SeriesResponse {
@@ -324,7 +359,20 @@ impl Pyroscope {
     ) -> Result<messages::GetProfileStatsResponse, Status> {
         let how = (Ask::Labels, 0, ROWS_MAX);
         let kept = self.ask(caller, how, |asking| Ok(asking.store.kept()?));
-        let kept = kept.await?;
+        let mut kept = kept.await?;
+        // All of them are in one store, so one of them says what it keeps.
+        let everything = agent::TimeRange::default();
+        if let Some(of) = self.each(caller, everything).await?.get(1) {
+            let how = (Ask::Labels, 0, ROWS_MAX);
+            let sent = of.ask(caller, how, |asking| Ok(asking.store.kept()?));
+            kept = match (kept, sent.await?) {
+                (Some(own), Some(sent)) => Some(TimeRange {
+                    start_unix_ns: own.start_unix_ns.min(sent.start_unix_ns),
+                    end_unix_ns: own.end_unix_ns.max(sent.end_unix_ns),
+                }),
+                (own, sent) => own.or(sent),
+            };
+        }
         Ok(messages::GetProfileStatsResponse {
             data_ingested: kept.is_some(),
             oldest_profile_time: kept.map_or(0, |kept| kept.start_unix_ns / MS),

@@ -23,15 +23,20 @@ mod wire;
 pub(crate) use connect::{Answer, answer, refused};
 pub use connect::{REQUEST_BYTES_MAX, read_json};
 pub use held::Held;
-pub(crate) use render::{RENDER_DIFF_PATH, RENDER_PATH, Rendered, diff, single};
+pub(crate) use render::{RENDER_DIFF_PATH, RENDER_PATH, Rendered, diff, single, time as time_of};
+pub(crate) use selection::SERVICE_NAME;
 pub use selection::Selection;
+pub(crate) use types::NAME as AGENTS_NAME;
 pub use types::ProfileType;
-pub use wire::{DESCRIPTORS, querier, settings, types as messages};
+pub use wire::{DESCRIPTORS, push, querier, settings, types as messages};
 
+use crate::access::Caller;
 use crate::query::Queries;
+use proto::agent;
 use querier::v1::querier_service_server::QuerierServiceServer;
 use settings::v1::settings_service_server::SettingsServiceServer;
 use std::sync::Arc;
+use tonic::Status;
 use tonic::codec::CompressionEncoding::Gzip;
 
 /// Answers the calls. Clones share everything.
@@ -39,6 +44,8 @@ use tonic::codec::CompressionEncoding::Gzip;
 pub struct Pyroscope {
     queries: Queries,
     service_labels: Arc<[String]>,
+    /// The type of other senders that it answers for; none: those of agents.
+    of: Option<ProfileType>,
 }
 
 /// The queries as a server of gRPC.
@@ -54,7 +61,33 @@ impl Pyroscope {
         Pyroscope {
             queries,
             service_labels: service_labels.into(),
+            of: None,
         }
+    }
+
+    /// The answers for one type. Where other senders are not let in, no type of theirs has samples.
+    fn of_type(&self, of: &ProfileType) -> Result<Pyroscope, Status> {
+        if !of.is_of_senders() || !self.queries.has_senders() {
+            return Ok(self.clone());
+        }
+        Ok(Pyroscope {
+            queries: self.queries.of_type(&of.id())?,
+            service_labels: Arc::new([selection::SERVICE_NAME.to_owned()]),
+            of: Some(of.clone()),
+        })
+    }
+
+    /// The answers for agents, and for each type of other senders in a range.
+    async fn each(
+        &self,
+        caller: &Caller,
+        range: agent::TimeRange,
+    ) -> Result<Vec<Pyroscope>, Status> {
+        let mut each = vec![self.clone()];
+        for id in self.queries.profile_types(caller, Some(range)).await? {
+            each.push(self.of_type(&ProfileType::parse(&id)?)?);
+        }
+        Ok(each)
     }
 
     /// As servers of gRPC.
@@ -81,7 +114,7 @@ mod tests {
     use prost_types::FileDescriptorSet;
 
     #[test]
-    fn every_call_is_for_viewers() {
+    fn every_call_is_for_viewers_and_pushes_are_for_senders() {
         let set: FileDescriptorSet = prost::Message::decode(DESCRIPTORS).expect("descriptors");
         let mut calls = 0;
         for file in &set.file {
@@ -89,12 +122,16 @@ mod tests {
                 for method in &service.method {
                     let service = service.name();
                     let path = format!("/{}.{service}/{}", file.package(), method.name());
-                    assert_eq!(who_may(&path), Some("viewer"), "{path}");
+                    let least = match file.package() {
+                        "push.v1" => "sender",
+                        _ => "viewer",
+                    };
+                    assert_eq!(who_may(&path), Some(least), "{path}");
                     assert!(is_pyroscope_call(&path), "{path}");
                     calls += 1;
                 }
             }
         }
-        assert_eq!(calls, 12);
+        assert_eq!(calls, 13);
     }
 }

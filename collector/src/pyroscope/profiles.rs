@@ -126,7 +126,7 @@ impl Asking<'_> {
             let query = Query::new(scope.selector, wanted.filters.clone(), group_by);
             let query = query.map_err(invalid)?;
             let QueryResult { data, quality } = self.store.profile(range, &query, self.limits)?;
-            if !wanted.of.is_of(&quality.unit) {
+            if !self.weighs(&wanted.of, &quality.unit) {
                 continue;
             }
             let (_, times) = unit::base(&quality.unit);
@@ -255,7 +255,8 @@ impl Pyroscope {
         let wanted = self.wanted(asked)?;
         let mut place = self.queries.response_slot()?;
         let how = (Ask::Profile, self.queries.nodes(), self.queries.lines());
-        let made = self.ask(caller, how, move |asking| {
+        let of = self.of_type(&wanted.of)?;
+        let made = of.ask(caller, how, move |asking| {
             let (profile, _) = asking.merged(&wanted)?;
             let mut answer = wire::SelectMergeStacktracesResponse::default();
             if format == wire::ProfileFormat::Pprof {
@@ -297,7 +298,8 @@ impl Pyroscope {
         })?;
         let mut place = self.queries.response_slot()?;
         let how = (Ask::Profile, nodes, self.queries.lines());
-        let made = self.ask(caller, how, move |asking| {
+        let of = self.of_type(&wanted.of)?;
+        let made = of.ask(caller, how, move |asking| {
             let (profile, _) = asking.merged(&wanted)?;
             let profile = pprof_of(&profile)?;
             place.hold(pprof_bytes(&profile))?;
@@ -360,7 +362,8 @@ impl Pyroscope {
         let sides = [side(asked.left)?, side(asked.right)?];
         let mut place = self.queries.response_slot()?;
         let how = (Ask::Diff, self.queries.nodes(), self.queries.lines());
-        let made = self.ask(caller, how, move |asking| {
+        let of = self.of_type(&sides[0].of)?;
+        let made = of.ask(caller, how, move |asking| {
             let (found, ticks) = asking.compared(&sides)?;
             place.hold(levels_bytes(&found))?;
             Ok((found, ticks, place))

@@ -140,7 +140,7 @@ impl Parameters {
 }
 
 /// A time in nanoseconds.
-fn time(text: &str, now_ns: i64) -> Option<i64> {
+pub(crate) fn time(text: &str, now_ns: i64) -> Option<i64> {
     if let Ok(number) = text.parse::<i64>() {
         // The unit in which it is nearest to the present.
         return Some(match number.unsigned_abs() {
@@ -240,7 +240,8 @@ impl Pyroscope {
         };
         let mut place = self.queries.response_slot()?;
         let how = (Ask::Profile, self.queries.nodes(), self.queries.lines());
-        let made = self.ask(caller, how, move |asking| {
+        let asking_of = self.of_type(&of)?;
+        let made = asking_of.ask(caller, how, move |asking| {
             let (profile, range) = asking.merged(&wanted)?;
             let found = asking.flame(&profile, wanted.nodes)?;
             let series = Asked {

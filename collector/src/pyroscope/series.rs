@@ -251,7 +251,7 @@ impl Asking<'_> {
                     "there are more than {LINES_MAX} series: group by fewer labels, or set a limit"
                 ))));
             }
-            if !asked.of.is_of(&quality.unit) {
+            if !self.weighs(&asked.of, &quality.unit) {
                 continue;
             }
             let (_, times) = unit::base(&quality.unit);
@@ -356,7 +356,8 @@ impl Pyroscope {
             false => self.queries.nodes(),
         };
         let how = (Ask::Series, nodes, LINES_MAX);
-        let series = self.ask(caller, how, move |asking| {
+        let of = self.of_type(&series.of)?;
+        let series = of.ask(caller, how, move |asking| {
             let grid = Grid::new(asking.range(range)?, asked.step)?;
             let sums = asking.sums(&series, grid, limit)?;
             // A window is what elsewhere is a profile.
@@ -385,7 +386,8 @@ impl Pyroscope {
         let of = ProfileType::parse(&asked.profile_type_id)?;
         let selection = Selection::parse(&asked.label_selector)?;
         let how = (Ask::Series, 0, HOSTS_MAX);
-        let series = self.ask(caller, how, move |asking| {
+        let asking_of = self.of_type(&of)?;
+        let series = asking_of.ask(caller, how, move |asking| {
             let grid = Grid::new(asking.range(range)?, asked.step)?;
             let mut series = Vec::new();
             if is_of_spans {

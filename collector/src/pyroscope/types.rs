@@ -1,15 +1,17 @@
 //! Profile types: what is profiled, as a name, a sample type, a period type and their units.
 //!
-//! The store has one quantity of each host, in the unit that its agent samples. Nanoseconds are CPU
-//! time, whose id Grafana knows; any other unit is a type of its own.
+//! The store of agents has one quantity of each host, in the unit that its agent samples.
+//! Nanoseconds are CPU time, whose id Grafana knows; any other unit is a type of its own. The name
+//! `process_cpu` is theirs: every other name is that of a type of other senders, which have a store
+//! of their own.
 
 use super::wire::types::v1 as messages;
 use crate::query::invalid;
 use profile::unit;
 use tonic::Status;
 
-/// First part of the ids of all types.
-const NAME: &str = "process_cpu";
+/// First part of the ids of all types of agents, and of no other.
+pub(crate) const NAME: &str = "process_cpu";
 
 /// A profile type.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -90,7 +92,13 @@ impl ProfileType {
         &self.sample_unit
     }
 
-    /// True when weights in `unit` are of this type. Weights without a unit are nothing at all.
+    /// True for a type of other senders.
+    pub fn is_of_senders(&self) -> bool {
+        self.name != NAME
+    }
+
+    /// True when weights of agents in `unit` are of this type. Weights without a unit are nothing at
+    /// all.
     pub fn is_of(&self, unit: &str) -> bool {
         *self == ProfileType::of_unit(unit::base(unit).0)
     }

@@ -21,6 +21,14 @@ pub mod types {
     }
 }
 
+/// Profiles that others send.
+pub mod push {
+    /// Version 1.
+    pub mod v1 {
+        tonic::include_proto!("push.v1");
+    }
+}
+
 /// Settings of Drilldown.
 pub mod settings {
     /// Version 1.

@@ -33,13 +33,13 @@ use crate::access::Caller;
 use crate::ingest::Hosts;
 use crate::metrics::Metrics;
 use crate::store::{
-    Cancel, ConnectedHost, Limits, NoticeBoard, OpenStore, QueryResult, Scope, StoreError,
-    StoreQueries, StoreStatus, TimeRange,
+    self, Cancel, ConnectedHost, Limits, NoticeBoard, OfType, OpenStore, QueryResult, Scope,
+    StoreError, StoreQueries, StoreStatus, TimeRange,
 };
 use crate::time::Clock;
 use metrics::{Family, Format, Histogram, encode};
 use profile::{Profile, Query, key};
-use proto::agent;
+use proto::{agent, collector as wire};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -84,10 +84,22 @@ pub struct Facts {
 
 /// Answers queries; clones share everything.
 #[derive(Clone)]
-pub struct Queries(Arc<Inner>);
+pub struct Queries(Arc<Inner>, Of);
+
+/// What is asked.
+#[derive(Clone)]
+enum Of {
+    /// The CPU profiles of agents.
+    Agents,
+    /// One profile type of other senders.
+    Type(Arc<dyn StoreQueries>),
+    /// All that other senders sent, for the list of their profile types alone.
+    Senders,
+}
 
 struct Inner {
     store: scoped::Guarded,
+    senders: Option<Arc<dyn StoreQueries>>,
     board: Arc<dyn NoticeBoard>,
     status: Arc<dyn StoreStatus>,
     hosts: Arc<Hosts>,
@@ -168,8 +180,9 @@ impl Queries {
     ) -> Queries {
         let concurrent = options.concurrent;
         let answers = held::Answers::new(options.memory_bytes, metrics.clone());
-        Queries(Arc::new(Inner {
+        let inner = Inner {
             store: scoped::Guarded::new(store.queries.clone()),
+            senders: store.senders.as_ref().map(|of| of.queries.clone()),
             board: store.board.clone(),
             status: store.status.clone(),
             hosts,
@@ -181,7 +194,84 @@ impl Queries {
             answers,
             evaluations: Arc::new(Semaphore::new(1)),
             calls: Arc::new(Semaphore::new(1)),
-        }))
+        };
+        Queries(Arc::new(inner), Of::Agents)
+    }
+
+    /// The queries that answer a selection: those of its profile type. Whoever calls
+    /// [`Selected::new`] in place of this answers for agents alone, and a selection of another type
+    /// is refused there.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when the selection is wrong or other senders are not let in.
+    pub(crate) fn select(
+        &self,
+        selection: Option<wire::Selection>,
+    ) -> Result<(Queries, Selected), Status> {
+        let mut selection = selection.unwrap_or_default();
+        let id = std::mem::take(&mut selection.profile_type);
+        let queries = match id.as_str() {
+            "" => self.clone(),
+            id => self.of_type(id)?,
+        };
+        Ok((queries, Selected::new(Some(selection))?))
+    }
+
+    /// The queries of a profile type of other senders.
+    ///
+    /// # Errors
+    /// INVALID_ARGUMENT when they are not let in.
+    pub(crate) fn of_type(&self, id: &str) -> Result<Queries, Status> {
+        let senders = self.0.senders.clone().ok_or_else(|| {
+            invalid(
+                "failed to use the profile type: this collector takes no profiles of other senders \
+                 (`senders.enabled`)",
+            )
+        })?;
+        let of = OfType::new(senders, id).map_err(invalid)?;
+        Ok(Queries(self.0.clone(), Of::Type(Arc::new(of))))
+    }
+
+    /// True where other senders are let in.
+    pub(crate) fn has_senders(&self) -> bool {
+        self.0.senders.is_some()
+    }
+
+    /// True when it answers for a profile type of other senders.
+    pub(crate) fn is_of_senders(&self) -> bool {
+        !matches!(self.1, Of::Agents)
+    }
+
+    /// Ids of the profile types of other senders with samples that `caller` may see; none where
+    /// they are not let in.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn profile_types(
+        &self,
+        caller: &Caller,
+        range: Option<agent::TimeRange>,
+    ) -> Result<Vec<String>, Status> {
+        if !self.has_senders() {
+            return Ok(Vec::new());
+        }
+        let (all, now) = (Queries(self.0.clone(), Of::Senders), self.now_unix_ns());
+        all.run(caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
+            let range = resolve(range, now, || store.kept())?;
+            Ok(store::profile_types(store, range, limits)?)
+        })
+        .await
+    }
+
+    /// The store that is asked, as `caller` may see it.
+    fn seen_by(&self, caller: &Caller) -> ScopedStore {
+        let now = self.0.clock.now_unix_ns();
+        let store = match (&self.1, &self.0.senders) {
+            (Of::Type(of), _) => of,
+            (Of::Senders, Some(senders)) => senders,
+            (Of::Agents | Of::Senders, _) => return self.0.store.seen_by(caller, now),
+        };
+        ScopedStore::new(store.clone(), caller, now)
     }
 
     /// Runs `work` on a blocking thread within the limits, on what of the store `caller` may see;
@@ -235,7 +325,7 @@ impl Queries {
                 "{running} queries run already (`query.concurrent`), and none ended in time"
             )));
         };
-        let store = inner.store.seen_by(caller, inner.clock.now_unix_ns());
+        let store = self.seen_by(caller);
         let metrics = inner.metrics.clone();
         let working = tokio::task::spawn_blocking(move || {
             // Given back when the work has ended, whoever waits for it.

@@ -34,12 +34,19 @@ pub struct Selected {
 }
 
 impl Selected {
-    /// Checks a selection. An absent one takes everything of the last hour.
+    /// Checks a selection of the CPU profiles of agents. An absent one takes everything of the last
+    /// hour. `Queries::select` takes one of any profile type.
     ///
     /// # Errors
     /// INVALID_ARGUMENT with the reason.
     pub fn new(selection: Option<wire::Selection>) -> Result<Selected, Status> {
         let selection = selection.unwrap_or_default();
+        if !selection.profile_type.is_empty() {
+            return Err(invalid(
+                "failed to use the profile type: this call answers for the CPU profiles of agents \
+                 alone",
+            ));
+        }
         check(selection.range)?;
         let selector = match (selection.matchers.is_empty(), selection.selector.as_str()) {
             (_, "") => proto::query::selector(selection.matchers).map_err(invalid)?,

@@ -58,10 +58,10 @@ impl QueryService for Queries {
         request: Request<wire::LabelNamesRequest>,
     ) -> Result<Response<wire::LabelNamesResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
-        let selected = Selected::new(request.into_inner().selection)?;
+        let (of, selected) = self.select(request.into_inner().selection)?;
         let selected = selected.without_filters("LabelNames")?;
         let now = self.0.clock.now_unix_ns();
-        let (names, range) = self
+        let (names, range) = of
             .run(&caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let names = store.label_names(&scope, limits)?;
@@ -84,10 +84,11 @@ impl QueryService for Queries {
         if asked.name.is_empty() {
             return Err(invalid("failed to list values: the label has no name"));
         }
-        let selected = Selected::new(asked.selection)?.without_filters("LabelValues")?;
+        let (of, selected) = self.select(asked.selection)?;
+        let selected = selected.without_filters("LabelValues")?;
         let limit = limit(asked.limit, VALUES_LIMIT, ROWS_MAX);
         let now = self.0.clock.now_unix_ns();
-        let (values, more, range) = self
+        let (values, more, range) = of
             .run(&caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
                 let scope = scope(store, &selected, now)?;
                 let (name, prefix) = (&asked.name, &asked.prefix);
@@ -109,7 +110,7 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::SeriesResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let selected = Selected::new(asked.selection)?;
+        let (of, selected) = self.select(asked.selection)?;
         let group_by = labels(asked.group_by)?;
         // Only stacks tell what frame filters take.
         let by_stacks = match selected.filters.is_empty() {
@@ -120,6 +121,7 @@ impl QueryService for Queries {
         let now = self.0.clock.now_unix_ns();
         let of_samples = |label: &String| SAMPLE_LABELS.contains(&label.as_str());
         let accounted = asked.accounted
+            && !of.is_of_senders()
             && by_stacks.is_none()
             && cgroups::is_accountable(&selected.selector)
             && !group_by.iter().any(of_samples);
@@ -127,7 +129,7 @@ impl QueryService for Queries {
             Some(_) => self.0.options.nodes,
             None => 0,
         };
-        let found = self
+        let found = of
             .run(&caller, Ask::Series, nodes, lines, move |store, limits| {
                 let mut scope = scope(store, &selected, now)?;
                 if let Some(query) = by_stacks {
@@ -183,11 +185,11 @@ impl QueryService for Queries {
     ) -> Result<Response<Parts>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let selected = Selected::new(asked.selection)?;
+        let (of, selected) = self.select(asked.selection)?;
         let query = selected.query(&asked.group_by)?;
         let mut place = self.response_slot()?;
         let made = Queries::profile(
-            self,
+            &of,
             &caller,
             &selected,
             query,
@@ -222,7 +224,7 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::TopResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let selected = Selected::new(asked.selection)?;
+        let (of, selected) = self.select(asked.selection)?;
         let limit = limit(asked.limit, TOP_LIMIT, ROWS_MAX);
         let sort = match asked.sort_by_total {
             true => TopSort::Total,
@@ -234,15 +236,15 @@ impl QueryService for Queries {
             _ => TopBy::Label(asked.by),
         };
         let (rows, left_out, quality, coverage) = match by {
-            TopBy::Label(label) => self.top_labels(&caller, selected, label, limit).await?,
+            TopBy::Label(label) => of.top_labels(&caller, selected, label, limit).await?,
             TopBy::Function => {
                 let by = CostBy::Function;
-                self.top_functions(&caller, selected, (by, sort), limit)
+                of.top_functions(&caller, selected, (by, sort), limit)
                     .await?
             }
             TopBy::Module => {
                 let by = CostBy::Module;
-                self.top_functions(&caller, selected, (by, sort), limit)
+                of.top_functions(&caller, selected, (by, sort), limit)
                     .await?
             }
         };
@@ -261,7 +263,17 @@ impl QueryService for Queries {
     ) -> Result<Response<wire::DiffResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
         let asked = request.into_inner();
-        let sides = [Selected::new(asked.before)?, Selected::new(asked.after)?];
+        let types = [&asked.before, &asked.after]
+            .map(|side| side.as_ref().map_or("", |side| side.profile_type.as_str()));
+        if types[0] != types[1] {
+            return Err(invalid(
+                "failed to compare: the sides are of different profile types, whose values have \
+                 nothing in common",
+            ));
+        }
+        let (of, before) = self.select(asked.before)?;
+        let (_, after) = self.select(asked.after)?;
+        let sides = [before, after];
         let queries = [sides[0].query(&[])?, sides[1].query(&[])?];
         let limit = limit(asked.limit, DIFF_LIMIT, ROWS_MAX);
         let by = match asked.by.as_str() {
@@ -276,7 +288,7 @@ impl QueryService for Queries {
         };
         let (now, nodes) = (self.0.clock.now_unix_ns(), self.0.options.nodes);
         let lines = self.0.options.lines;
-        let compared = self
+        let compared = of
             .run(&caller, Ask::Diff, nodes, lines, move |store, limits| {
                 let range = |side: &Selected| resolved(store, side.range(), now);
                 let ranges = [range(&sides[0])?, range(&sides[1])?];
@@ -307,6 +319,17 @@ impl QueryService for Queries {
             after: quality(after.0),
             hosts_differ,
         }))
+    }
+
+    async fn profile_types(
+        &self,
+        request: Request<wire::ProfileTypesRequest>,
+    ) -> Result<Response<wire::ProfileTypesResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
+        let range = request.into_inner().range;
+        check(range)?;
+        let ids = Queries::profile_types(self, &caller, range).await?;
+        Ok(Response::new(wire::ProfileTypesResponse { ids }))
     }
 
     async fn overview(

@@ -16,6 +16,7 @@ use crate::measure::Measures;
 use crate::metrics::Metrics;
 use crate::pins::{Bounds, Pins, limits::PINS_MAX};
 use crate::query::{Facts, Queries, QueryOptions};
+use crate::senders::{SenderOptions, Senders};
 use crate::store::OpenStore;
 use crate::symbols::{SymbolOptions, Symbols};
 use crate::time::Clock;
@@ -296,6 +297,28 @@ pub(super) fn ingest(
         ending.clone(),
     );
     started.map_err(no_thread(ingest::THREAD))
+}
+
+/// Takes profiles of others than agents, where there is a store for them.
+pub(super) fn senders(
+    config: &Config,
+    store: &OpenStore,
+    clock: Clock,
+    metrics: &Arc<Metrics>,
+) -> Option<Senders> {
+    let of = config.senders;
+    let options = SenderOptions {
+        request_bytes: (of.request_mib as usize) << 20,
+        bytes_per_minute: u64::from(of.sender_mib_per_minute) << 20,
+        series: of.sender_series_max as usize,
+    };
+    let store = store.senders.as_ref()?;
+    Some(Senders::new(
+        store.sink.clone(),
+        options,
+        clock,
+        metrics.clone(),
+    ))
 }
 
 /// The error of a thread that could not be started.

@@ -19,6 +19,7 @@ mod queries;
 pub mod query;
 mod result;
 mod sink;
+mod typed;
 mod window;
 
 pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX, is_host_label};
@@ -32,6 +33,7 @@ pub use result::{
     QueryResult, Resolution, Scope, Series, Step, THROTTLED_MAX, ThrottledCgroup, TimeSeries,
 };
 pub use sink::WindowSink;
+pub use typed::{OfType, PROFILE_TYPE, PROFILE_TYPES_MAX, profile_types};
 pub(crate) use window::reserve;
 pub use window::{
     Defined, Gap, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome,
@@ -98,6 +100,8 @@ pub struct OpenStore {
     pub naming: Arc<dyn FrameNaming>,
     /// How it does.
     pub status: Arc<dyn StoreStatus>,
+    /// The store of other senders, where they are let in. See [`OfType`].
+    pub senders: Option<Arc<OpenStore>>,
 }
 
 impl OpenStore {
@@ -109,6 +113,15 @@ impl OpenStore {
             board: engine.clone(),
             naming: engine.clone(),
             status: engine,
+            senders: None,
+        }
+    }
+
+    /// The same with a store of other senders.
+    pub fn with_senders(self, senders: OpenStore) -> OpenStore {
+        OpenStore {
+            senders: Some(Arc::new(senders)),
+            ..self
         }
     }
 }

@@ -2,7 +2,7 @@
 
 use super::clickhouse::{self, ClickHouseStore};
 use super::embedded::{self, ArchiveOptions, BucketOptions, EmbeddedStore};
-use super::{OpenStore, Store};
+use super::{OpenStore, PROFILE_TYPE, Store};
 use crate::config::{Config, Engine};
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,6 +15,14 @@ const DAY_NS: u64 = 86_400 * 1_000_000_000;
 
 /// Size of the parts of an upload. Unit: bytes. S3 wants at least 5 MiB; each is in memory.
 const PART_BYTES: usize = 8 << 20;
+
+/// Memory of the store of other senders for windows that are in no file yet. Unit: bytes. They send
+/// less than agents do; smaller would make more, smaller files.
+const SENDERS_MEMTABLE_BYTES: usize = 64 << 20;
+
+/// Memory of the store of other senders for dictionaries. Unit: bytes. At least that of one
+/// partition (`partition_dictionary_bytes`); smaller would read them from disk for each question.
+const SENDERS_DICTIONARY_BYTES: usize = 256 << 20;
 
 /// Size of the pieces of objects that queries fetch. Unit: bytes.
 const PIECE_BYTES: usize = 1 << 20;
@@ -39,7 +47,50 @@ pub fn open(config: &Config, now_unix_ns: i64) -> Result<OpenStore, OpenError> {
         Engine::Embedded => Arc::new(open_embedded(config, now_unix_ns)?),
         Engine::ClickHouse => Arc::new(ClickHouseStore::open(clickhouse_options(config))?),
     };
-    Ok(OpenStore::of(engine))
+    let store = OpenStore::of(engine);
+    Ok(match config.senders.enabled {
+        true => store.with_senders(OpenStore::of(senders(config, now_unix_ns)?)),
+        false => store,
+    })
+}
+
+/// The store of other senders: of the same engine, in a directory or a database of its own. It
+/// keeps windows as they came until they expire, so no sum is made before somebody asks.
+fn senders(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenError> {
+    let days = config.senders.retention_days;
+    Ok(match config.store {
+        Engine::Embedded => {
+            let age_ns = u64::from(days) * DAY_NS;
+            let options = embedded::Options {
+                retention_ns: age_ns,
+                windows_ns: age_ns,
+                minutes_ns: age_ns,
+                ten_minutes_ns: age_ns,
+                future_ns: FUTURE.as_nanos() as u64,
+                disk_bytes: config.senders.disk_bytes(),
+                memtable_bytes: SENDERS_MEMTABLE_BYTES,
+                dictionary_bytes: SENDERS_DICTIONARY_BYTES,
+                service_labels: vec![PROFILE_TYPE.to_owned()],
+                ..embedded::Options::default()
+            };
+            let dir = config.data_dir.join("senders");
+            Arc::new(EmbeddedStore::open(&dir, options, now_unix_ns)?)
+        }
+        Engine::ClickHouse => {
+            let age = Duration::from_secs(u64::from(days) * 86_400);
+            let of_agents = clickhouse_options(config);
+            let options = clickhouse::Options {
+                database: format!("{}_senders", of_agents.database),
+                cold_after: None,
+                raw: age,
+                label_sets: age,
+                minutes: age,
+                retention: age,
+                ..of_agents
+            };
+            Arc::new(ClickHouseStore::open(options)?)
+        }
+    })
 }
 
 /// The embedded store in the data directory of `config`, whatever its store is. Blocks, as

@@ -2,14 +2,15 @@
 //!
 //! FORMAT is the file extension of the format (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`,
 //! `json`, `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the
-//! text form of a selector; `from` and `to` are nanoseconds since the Unix epoch, and mean the same
+//! text form of a selector; `type` is the id of a profile type of other senders, and CPU of agents
+//! where it is absent; `from` and `to` are nanoseconds since the Unix epoch, and mean the same
 //! as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a frame
 //! filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 
 use crate::access::Caller;
-use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Selected, profile_bytes};
+use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
 use hyper::body::Bytes;
 use hyper::header::{
@@ -78,6 +79,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
         };
         match name.as_str() {
             "selector" => asked.selection.selector = value,
+            "type" => asked.selection.profile_type = value,
             "from" => range.get_or_insert_default().start_unix_ns = time()?,
             "to" => range.get_or_insert_default().end_unix_ns = time()?,
             "frame" => asked.selection.frame_filters.push(filter(&value)?),
@@ -87,7 +89,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: use selector, from, to, frame or group_by"
+                    "unknown parameter `{name}`: use selector, type, from, to, frame or group_by"
                 )));
             }
         }
@@ -140,7 +142,11 @@ pub(super) async fn make(
     let format = format("profile", name)?;
     let asked = parse(pairs)?;
     let called = slug(&asked.selection.selector);
-    let selected = Selected::new(Some(asked.selection))?;
+    let title = match asked.selection.profile_type.as_str() {
+        "" => "CPU profile of the fleet".to_owned(),
+        id => format!("{} of other senders", profile::text::printable(id)),
+    };
+    let (queries, selected) = queries.select(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.response_slot()?;
     let made = queries.profile(caller, &selected, query, 0, move |found, limits| {
@@ -149,7 +155,6 @@ pub(super) async fn make(
             // A file has no place to say so.
             return Err(too_large().into());
         }
-        let title = "CPU profile of the fleet".to_owned();
         let pieces = file(&data, format, (title, &asked.group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
         Ok((pieces, named(&called, &data), place))

@@ -43,6 +43,7 @@ use crate::percent;
 use crate::pins::Pins;
 use crate::pyroscope::{self, Pyroscope};
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
+use crate::senders::{self, Senders};
 use crate::wrong_port;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
@@ -142,6 +143,7 @@ struct Site {
     measures: Measures,
     incidents: Incidents,
     pyroscope: Option<Pyroscope>,
+    senders: Option<Senders>,
     page: Arc<str>,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -166,6 +168,8 @@ pub struct Answers {
     pub incidents: Incidents,
     /// Pyroscope's API, where it is on.
     pub pyroscope: Option<Pyroscope>,
+    /// Profiles of others than agents, where they are let in.
+    pub senders: Option<Senders>,
     /// Address of the page, for links in files.
     pub page: Arc<str>,
 }
@@ -322,6 +326,7 @@ pub fn router(
         measures: answers.measures,
         incidents: answers.incidents,
         pyroscope: answers.pyroscope,
+        senders: answers.senders,
         page: answers.page,
         metrics,
         shutdown,
@@ -375,6 +380,10 @@ pub fn router(
             routing::any(pyroscope_calls::querier),
         )
         .route(
+            &called(pyroscope_calls::PUSHER),
+            routing::any(pyroscope_calls::pusher),
+        )
+        .route(
             &called(pyroscope_calls::SETTINGS),
             routing::any(pyroscope_calls::settings),
         )
@@ -385,7 +394,7 @@ pub fn router(
 
 /// What is answered that is no call and no file of the page. A router does not tell what it has, so
 /// that a test holds this list to the table of who may what.
-fn routes() -> [(Method, &'static str, MethodRouter<Site>); 21] {
+fn routes() -> [(Method, &'static str, MethodRouter<Site>); 23] {
     let get = |path: &'static str, way| (Method::GET, path, way);
     let post = |path: &'static str, way| (Method::POST, path, way);
     let log_in = routing::post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX));
@@ -418,6 +427,11 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 21] {
         get(
             pyroscope::RENDER_DIFF_PATH,
             routing::get(pyroscope_calls::render),
+        ),
+        post(senders::INGEST_PATH, routing::post(pyroscope_calls::ingest)),
+        post(
+            senders::INGEST_PATH_LONG,
+            routing::post(pyroscope_calls::ingest),
         ),
     ]
 }

@@ -3,7 +3,8 @@
 
 use super::{QUERY_BYTES_MAX, Site, packed, plain, send};
 use crate::access::Caller;
-use crate::pyroscope::{self, Answer, Held, RENDER_DIFF_PATH, Rendered};
+use crate::pyroscope::{self, Answer, Held, RENDER_DIFF_PATH, REQUEST_BYTES_MAX, Rendered};
+use crate::senders;
 use axum::body::Body;
 use axum::extract::{Query, Request, State};
 use axum::response::Response;
@@ -11,11 +12,14 @@ use hyper::body::Bytes;
 use hyper::http::Extensions;
 use hyper::{HeaderMap, StatusCode, Uri};
 use std::convert::Infallible;
-use tonic::Status;
+use tonic::{Code, Status};
 use tower::Service;
 
 /// The service of queries.
 pub(super) const QUERIER: &str = "querier.v1.QuerierService";
+
+/// That of pushes.
+pub(super) const PUSHER: &str = "push.v1.PusherService";
 
 /// That of settings.
 pub(super) const SETTINGS: &str = "settings.v1.SettingsService";
@@ -25,19 +29,19 @@ const PIECE_BYTES: usize = 128 << 10;
 
 pub(super) async fn querier(State(site): State<Site>, request: Request) -> Response {
     match site.pyroscope.clone() {
-        Some(pyroscope) => answered(site, pyroscope.servers().0, request).await,
+        Some(pyroscope) => answered(site, pyroscope.servers().0, request, REQUEST_BYTES_MAX).await,
         None => unanswered(request.headers()),
     }
 }
 
 pub(super) async fn settings(State(site): State<Site>, request: Request) -> Response {
     match site.pyroscope.clone() {
-        Some(pyroscope) => answered(site, pyroscope.servers().1, request).await,
+        Some(pyroscope) => answered(site, pyroscope.servers().1, request, REQUEST_BYTES_MAX).await,
         None => unanswered(request.headers()),
     }
 }
 
-async fn answered<S>(site: Site, service: Held<S>, request: Request) -> Response
+async fn answered<S>(site: Site, service: Held<S>, request: Request, most: usize) -> Response
 where
     S: Service<
             hyper::Request<tonic::body::Body>,
@@ -48,9 +52,58 @@ where
     S::Future: Send + 'static,
 {
     let asked = request.headers().clone();
-    match pyroscope::answer(service, request).await {
+    match pyroscope::answer(service, request, most).await {
         Answer::Frames(response) => response.map(Body::new),
         Answer::Whole(response, place) => whole(site, &asked, (response, place)).await,
+    }
+}
+
+/// Takes what others push. Who takes too long for it loses the place.
+pub(super) async fn pusher(State(site): State<Site>, request: Request) -> Response {
+    let headers = request.headers().clone();
+    let Some(senders) = site.senders.clone() else {
+        return unanswered(&headers);
+    };
+    let _place = match senders.place() {
+        Ok(place) => place,
+        Err(status) => return pyroscope::refused(&headers, &status).map(Body::from),
+    };
+    let most = senders.request_bytes();
+    let service = Held::new(senders.clone().pusher(), site.queries.clone());
+    let answering = answered(site, service, request, most);
+    let answered = tokio::time::timeout(senders::REQUEST_TIMEOUT, answering).await;
+    answered.unwrap_or_else(|_| {
+        let status = senders.too_late();
+        pyroscope::refused(&headers, &status).map(Body::from)
+    })
+}
+
+/// Takes what older clients send.
+pub(super) async fn ingest(
+    State(site): State<Site>,
+    Query(pairs): Query<Vec<(String, String)>>,
+    request: Request,
+) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(senders) = site.senders.clone() else {
+        return unanswered(&parts.headers);
+    };
+    let answering = async {
+        let caller = Caller::of(&parts.extensions)?;
+        let _place = senders.place()?;
+        let body = senders.body(body).await?;
+        senders::ingested(&senders, &caller, pairs, (&parts.headers, body)).await
+    };
+    let answered = tokio::time::timeout(senders::REQUEST_TIMEOUT, answering).await;
+    match answered.unwrap_or_else(|_| Err(senders.too_late())) {
+        Ok(()) => Response::new(Body::empty()),
+        Err(status) => {
+            let mut response = pyroscope::refused(&parts.headers, &status).map(Body::from);
+            if status.code() == Code::OutOfRange {
+                *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
+            }
+            response
+        }
     }
 }
 

@@ -34,6 +34,7 @@ mod query;
 mod rig;
 mod rotation;
 mod scopes;
+mod senders;
 mod several;
 mod symbols;
 mod views;

@@ -17,7 +17,9 @@ use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
 use collector::pyroscope::Pyroscope;
 use collector::query::{Facts, Queries, QueryOptions};
+use collector::senders::{SenderOptions, Senders};
 use collector::store::OpenStore;
+use collector::store::embedded::{self, EmbeddedStore};
 use collector::symbols::{SymbolOptions, Symbols};
 use collector::time::Clock;
 use collector::{grpc, listen, web};
@@ -64,6 +66,8 @@ pub struct Options {
     pub pins: Bounds,
     /// Where the fleet's authority is, and how long certificates last; none: no port for hosts.
     pub fleet: Option<(PathBuf, Duration)>,
+    /// Limits of other senders; none: they are not let in.
+    pub senders: Option<SenderOptions>,
 }
 
 impl Default for Options {
@@ -127,6 +131,7 @@ impl Default for Options {
                 page: "http://p.example".to_owned(),
             },
             fleet: None,
+            senders: None,
             pins: Bounds {
                 bytes: 64 << 20,
                 owner_bytes: 64 << 20,
@@ -203,7 +208,17 @@ impl Rig {
         let hosts = Arc::new(Hosts::new(clock.clone(), metrics.clone()));
         let (stop, ending) = watch::channel(false);
         let streams = options.ingest.streams;
-        let open = OpenStore::of(store.clone());
+        let own = tempfile::tempdir().expect("a directory");
+        let mut open = OpenStore::of(store.clone());
+        if options.senders.is_some() {
+            let dir = own.path().join("senders");
+            let engine = EmbeddedStore::open(&dir, embedded::Options::default(), NOW);
+            open = open.with_senders(OpenStore::of(Arc::new(engine.expect("a store"))));
+        }
+        let senders = open.senders.as_ref().zip(options.senders);
+        let senders = senders.map(|(store, options)| {
+            Senders::new(store.sink.clone(), options, clock.clone(), metrics.clone())
+        });
         let (ingest, pushing) = Ingest::start(
             store.clone(),
             hosts.clone(),
@@ -226,7 +241,6 @@ impl Rig {
             clock.clone(),
             metrics.clone(),
         );
-        let own = tempfile::tempdir().expect("a directory");
         let mut control = options.control;
         if control.captures_dir.as_os_str().is_empty() {
             control.captures_dir = own.path().join("captures");
@@ -319,6 +333,7 @@ impl Rig {
             agents,
             queries: queries.clone(),
             pyroscope: Some(pyroscope.clone()),
+            senders: senders.clone(),
             annotations: annotations.clone(),
             alerts: alerts.clone(),
             incidents: incidents.clone(),
@@ -378,6 +393,7 @@ impl Rig {
                 measures: measures.clone(),
                 incidents: incidents.clone(),
                 pyroscope: Some(pyroscope.clone()),
+                senders,
                 page: "http://p.example".into(),
             },
             grpc,

@@ -1,14 +1,14 @@
 //! Who may ask for which path of the page's listener, and make which call there, by token and by
 //! session.
 
-use super::ROLES;
 use super::roles::{calls, is_pyroscope, least};
+use super::{ROLES, may};
 use crate::login::{Reply, Site, with_https};
 use proto::collector::{AddUserRequest, Role};
 use std::path::Path;
 
 /// Every path, with the least role that may ask for it; none: everybody.
-const PATHS: [(&str, &str, Option<Role>); 22] = [
+const PATHS: [(&str, &str, Option<Role>); 24] = [
     ("GET", "/healthz", None),
     ("GET", "/login", None),
     ("GET", "/login.js", None),
@@ -31,6 +31,8 @@ const PATHS: [(&str, &str, Option<Role>); 22] = [
     ("GET", "/api/pin.folded", Some(Role::Viewer)),
     ("GET", "/api/evidence.folded", Some(Role::Viewer)),
     ("GET", "/api/incident.md", Some(Role::Viewer)),
+    ("POST", "/ingest", Some(Role::Sender)),
+    ("POST", "/pyroscope/ingest", Some(Role::Sender)),
 ];
 
 /// What nobody may, whoever asks.
@@ -129,7 +131,7 @@ async fn every_path_is_open_to_the_roles_that_may_ask_for_it_and_to_nobody_else(
                     );
                 }
                 (Some(_), None) => assert_eq!(reply.status, 401, "{told}"),
-                (Some(least), Some(role)) if role < *least => {
+                (Some(least), Some(role)) if !may(role, *least) => {
                     assert_eq!(reply.status, 403, "{told}");
                     assert!(*method == "HEAD" || text.contains("the role"), "{told}");
                 }
@@ -167,7 +169,8 @@ fn grpc_status(reply: &Reply) -> Option<u32> {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn every_call_of_the_page_is_open_to_the_roles_that_may_make_it_and_to_nobody_else() {
-    const SERVED: [&str; 9] = [
+    const SERVED: [&str; 10] = [
+        "PusherService",
         "QuerierService",
         "SettingsService",
         "ViewService",
@@ -197,7 +200,7 @@ async fn every_call_of_the_page_is_open_to_the_roles_that_may_make_it_and_to_nob
                 continue;
             }
             let may = path.contains("EnrollmentService")
-                || role.is_some_and(|role| least(&path).is_some_and(|least| role >= least));
+                || role.is_some_and(|role| least(&path).is_some_and(|least| may(role, least)));
             let is_served = SERVED.iter().any(|service| path.contains(service));
             match (role, may, is_served) {
                 (None, false, _) => assert_eq!(status, Some(16), "{told}"),

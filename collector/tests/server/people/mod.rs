@@ -24,7 +24,23 @@ use tonic::service::interceptor::InterceptedService;
 use tonic::transport::{Channel, ClientTlsConfig, Endpoint};
 use tonic::{Request, Status};
 
-const ROLES: [Role; 4] = [Role::Metrics, Role::Viewer, Role::Operator, Role::Admin];
+const ROLES: [Role; 5] = [
+    Role::Sender,
+    Role::Metrics,
+    Role::Viewer,
+    Role::Operator,
+    Role::Admin,
+];
+
+/// Whether a role may do what is for `least` and those after it. What is for senders is for them
+/// and for admins; a sender may do nothing else.
+fn may(role: Role, least: Role) -> bool {
+    match (role, least) {
+        (Role::Sender, Role::Sender) | (Role::Admin, _) => true,
+        (Role::Sender, _) | (_, Role::Sender) => false,
+        _ => role >= least,
+    }
+}
 
 /// Somebody's connection: each call has their token.
 pub type Asking = InterceptedService<Channel, Bearer>;

@@ -1,6 +1,6 @@
 //! Who may make which call, with which token.
 
-use super::{ROLES, bearer, pinned};
+use super::{ROLES, bearer, may, pinned};
 use crate::identity::{Running, hello_of, now, refused_push, start};
 use prost_types::FileDescriptorSet;
 use proto::PieceCodec;
@@ -53,14 +53,19 @@ pub fn calls() -> Vec<String> {
 
 /// True for the calls of Pyroscope's API.
 pub fn is_pyroscope(path: &str) -> bool {
-    path.starts_with("/querier.v1.") || path.starts_with("/settings.v1.")
+    ["/querier.v1.", "/settings.v1.", "/push.v1."]
+        .iter()
+        .any(|start| path.starts_with(start))
 }
 
 /// The least role of people that may make a call; none: no person may.
 pub fn least(path: &str) -> Option<Role> {
     let (service, method) = path[1..].split_once('/').expect("a service");
     if is_pyroscope(path) {
-        return Some(Role::Viewer);
+        return Some(match service {
+            "push.v1.PusherService" => Role::Sender,
+            _ => Role::Viewer,
+        });
     }
     match service.strip_prefix("fleetprof.collector.v1.")? {
         "QueryService" | "PinService" | "AlertService" => Some(Role::Viewer),
@@ -104,7 +109,7 @@ async fn every_call_is_open_to_the_roles_that_may_make_it_and_to_nobody_else() {
         let enrolls = path.contains("EnrollmentService");
         for (role, asking) in &people {
             let done = call(asking.clone(), &path).await;
-            let may = enrolls || least(&path).is_some_and(|least| *role >= least);
+            let may = enrolls || least(&path).is_some_and(|least| may(*role, least));
             if path.starts_with("/fleetprof.agent.") || path.starts_with("/grpc.reflection.") {
                 // The collector has no such call.
                 let status = done.expect_err("no such call");

@@ -238,6 +238,11 @@ pub async fn ask_queries(log: &Log, channel: &Channel) {
     };
     let answer = client.hosts(request).await;
     log.answer(("QueryService/Hosts", &request), answer);
+    let request = wire::ProfileTypesRequest {
+        range: Some(agent::TimeRange::default()),
+    };
+    let answer = client.profile_types(request).await;
+    log.answer(("QueryService/ProfileTypes", &request), answer);
     let answer = client.status(wire::StatusRequest {}).await;
     log.answer(("QueryService/Status", &""), answer);
 }

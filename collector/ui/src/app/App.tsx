@@ -100,7 +100,7 @@ export function App() {
             onChange={(next) => setState({ query: next })}
           >
             {view === 'profile' && range && <CompareWith range={range} />}
-            {view === 'profile' && selection && (
+            {view === 'profile' && selection && !selection.type && (
               <KeepIn
                 of="this profile"
                 what={() => ({ after: selection })}
@@ -183,11 +183,14 @@ function Page({ view, ...props }: PageProps & { view: View }) {
 
 /** The selection with its range in times. `turn`: changes when relative ranges are to move. */
 function useSelected(now: () => number, turn: number) {
-  const { from, to, query, filters } = useSelectionState('from', 'to', 'query', 'filters');
+  const { from, to, query, filters, type } = useSelectionState('from', 'to', 'query', 'filters', 'type');
+  const { view } = useViewState('view');
   // Relative ranges stand still until something queries again.
   const resolved = useMemo(() => resolve({ from, to }, now()), [from, to, turn, now]);
   if (typeof resolved === 'string') return { wrong: resolved };
-  return { range: resolved, selection: { range: resolved, query, filters } };
+  // The other views are of agents alone.
+  const typed = type !== '' && (view === 'profile' || view === 'compare') ? { type } : {};
+  return { range: resolved, selection: { range: resolved, query, filters, ...typed } };
 }
 
 /** Names of labels in the range, those that matter first. */

@@ -26,6 +26,7 @@ export function downloadUrl(selection: Selection, extension: string): string {
     from: String(toNs(selection.range.from)),
     to: String(toNs(selection.range.to)),
   });
+  if (selection.type) params.set('type', selection.type);
   for (const filter of selection.filters) params.append('frame', `${filter.op}:${filter.regex}`);
   return `api/profile.${extension}?${params}`;
 }

@@ -33,7 +33,7 @@ export function NoSamples({ selection, selectionKey, range, now, lost, chart }: 
   // The chart is of the same labels and time, without filters of functions.
   const labelled = (chart?.lines ?? []).some((line) => line.totalWeight > 0n);
   const byFunction = selection.filters.length > 0 && labelled;
-  const looks = !outside && !byFunction && selection.query !== '' && lost < LOST_FROM;
+  const looks = !selection.type && !outside && !byFunction && selection.query !== '' && lost < LOST_FROM;
   const why = useQuery(looks ? `why\n${selectionKey}` : undefined, (signal) => whyNothing(selection, signal));
   const cause = outside ? 'time' : byFunction ? 'functions' : selection.query !== '' ? 'labels' : 'time';
   return (

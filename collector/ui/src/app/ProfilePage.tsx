@@ -30,6 +30,7 @@ import { NoSamples } from './NoSamples';
 import { Answer, Name } from './parts';
 import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
+import { TypeChoice } from './TypeChoice';
 import { Verdict } from './Verdict';
 import { type Was, useWas } from './was';
 
@@ -60,6 +61,7 @@ export function ProfilePage(props: PageProps) {
       <Verdict {...props} chart={drawn} before={before.data} quality={quality} />
       <section class="chart-panel" aria-label="CPU over time">
         <div class="tools">
+          <TypeChoice range={props.range} />
           <GroupBy labels={labels} />
           <NotFiltered />
           <QualityLine quality={quality} />

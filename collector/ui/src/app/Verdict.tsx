@@ -16,7 +16,7 @@ interface Props extends PageProps {
   quality: DataQuality | undefined;
 }
 
-export function Verdict({ chart, before, quality, now }: Props) {
+export function Verdict({ chart, before, quality, now, selection }: Props) {
   const { filters } = useSelectionState('filters');
   const { was } = useWas();
   const mean = chart
@@ -31,13 +31,13 @@ export function Verdict({ chart, before, quality, now }: Props) {
   return (
     <p class="selection-verdict" aria-live="polite">
       {chart && chart.lines.length === 0 ? (
-        <span class="soft">No CPU time in this selection</span>
+        <span class="soft">{selection.type ? 'Nothing of this type' : 'No CPU time'} in this selection</span>
       ) : chart && Number.isFinite(mean) ? (
         <>
           <b>
             {format.significant(mean)} {unit}
           </b>{' '}
-          {hosts > 0 && <>on {format.plural(hosts, 'host')}</>}
+          {hosts > 0 && <>on {selection.type ? `${hosts} series` : format.plural(hosts, 'host')}</>}
           {change === 'nothing' && <> · none {when}</>}
           {change !== '' && change !== 'nothing' && (
             <>
@@ -55,7 +55,9 @@ export function Verdict({ chart, before, quality, now }: Props) {
           {filters.length > 0 && <span class="soft"> · without the filters of functions</span>}
         </>
       ) : (
-        <span class="soft">{chart ? 'CPU not known in this range' : ' '}</span>
+        <span class="soft">
+          {chart ? (selection.type ? 'No profiles of this type in this range' : 'CPU not known in this range') : ' '}
+        </span>
       )}
     </p>
   );

@@ -19,5 +19,11 @@ export interface PageProps {
 
 /** A text that is the same for equal selections. */
 export function keyOf(selection: Selection, turn: number): string {
-  return JSON.stringify([selection.range, selection.query, selection.filters, turn]);
+  return JSON.stringify([
+    selection.range,
+    selection.query,
+    selection.filters,
+    turn,
+    ...(selection.type ? [selection.type] : []),
+  ]);
 }

@@ -59,7 +59,7 @@ export function ComparePage(props: PageProps) {
 function Compared(props: PageProps & { beforeRange: Range }) {
   const { selection, selectionKey, beforeRange } = props;
   const { query, bquery, filters, root } = useSelectionState('query', 'bquery', 'filters', 'root');
-  const before: Selection = { range: beforeRange, query: bquery ?? query, filters };
+  const before: Selection = { ...selection, range: beforeRange, query: bquery ?? query, filters };
   const bothKey = `${selectionKey}\n${keyOf(before, 0)}`;
   const by = useRowsBy();
   const reloads = useReloads();
@@ -82,7 +82,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
   // As a whole and by label, from the kernel's accounts, which frame filters do not reach.
   const label = by === 'function' || by === 'module' || by === 'host' ? ANY_LABEL : by;
-  const whole = useQuery(filters.length ? undefined : `compared ${label}\n${bothKey}`, (signal) =>
+  const whole = useQuery(filters.length || selection.type ? undefined : `compared ${label}\n${bothKey}`, (signal) =>
     compared(before, selection, label, signal),
   );
   const rates = useMemo(
@@ -107,14 +107,16 @@ function Compared(props: PageProps & { beforeRange: Range }) {
       <div class="compare-head">
         <Verdict rates={rates} unit={unit} fleet={whole.data?.fleet} changes={isOneSided ? undefined : changes.data} />
         <Measures unit={unit} rates={rates} />
-        <KeepIn
-          of="this comparison"
-          what={() => ({ before, after: selection })}
-          address={() => {
-            const [is, was] = [absoluteSpec(selection.range), absoluteSpec(before.range)];
-            return addressOf({ ...is, bfrom: was.from, bto: was.to, live: false });
-          }}
-        />
+        {!selection.type && (
+          <KeepIn
+            of="this comparison"
+            what={() => ({ before, after: selection })}
+            address={() => {
+              const [is, was] = [absoluteSpec(selection.range), absoluteSpec(before.range)];
+              return addressOf({ ...is, bfrom: was.from, bto: was.to, live: false });
+            }}
+          />
+        )}
       </div>
       <Losses pair={pair.data} />
       <Body

@@ -96,7 +96,7 @@ function Over(props: Props & { axis: Range; setBefore: (range: Range) => void; s
 function useShown(side: Selection, axis: Range, now: () => number) {
   // As of when the side was chosen: with each drawing it would be another question.
   const range = useMemo(() => shownOf(side.range, axis, now()), [side.range.from, side.range.to, axis.from, axis.to]);
-  const selection: Selection = { range, query: side.query, filters: [] };
+  const selection: Selection = { ...side, range, filters: [] };
   const query = useQuery(`strip\n${keyOf(selection, 0)}`, (signal) => series(selection, '', signal));
   const chart = useMemo(() => query.data && chartOf(query.data, '', now()), [query.data]);
   return { query, chart };

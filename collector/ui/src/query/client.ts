@@ -32,6 +32,11 @@ export const transport = transportTo(pageBase());
 
 const client = createClient(QueryService, transport);
 
+/** Ids of the profile types of other senders. */
+export async function profileTypes(range: Range, signal: AbortSignal): Promise<string[]> {
+  return (await worded(client.profileTypes({ range: timeRangeOf(range) }, { signal }))).ids;
+}
+
 /** CPU over time. Frame filters do not reach it: series have no stacks. */
 export async function series(
   selection: Selection,

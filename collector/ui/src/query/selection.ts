@@ -11,6 +11,8 @@ export interface Selection {
   range: Range;
   query: string;
   filters: readonly { op: 'keep' | 'drop'; regex: string }[];
+  /** Id of a profile type of other senders; empty or absent: CPU of agents. */
+  type?: string;
 }
 
 export function timeRangeOf(range: Range): TimeRange {
@@ -25,5 +27,6 @@ export function messageOf(selection: Selection, withFrames = true): SelectionMes
     frameFilters: withFrames
       ? selection.filters.map((one) => create(FrameFilterSchema, { op: OPS[one.op], regex: one.regex }))
       : [],
+    profileType: selection.type ?? '',
   });
 }

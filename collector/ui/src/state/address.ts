@@ -61,6 +61,7 @@ const TEXTS = [
   'from',
   'to',
   'query',
+  'type',
   'by',
   'root',
   'search',
@@ -157,6 +158,7 @@ export function changed(state: State, change: Partial<State>): State {
     (
       [
         'query',
+        'type',
         'root',
         'collapse',
         'start',
@@ -174,7 +176,7 @@ export function changed(state: State, change: Partial<State>): State {
   if (moved && change.callers === undefined) next.callers = '';
   if ((moved || change.zoom !== undefined) && change.pan === undefined) next.pan = '';
   const elsewhere = (
-    ['query', 'view', 'from', 'to', 'capture', 'side', 'pin', 'part', 'evidence', 'saved'] as const
+    ['query', 'type', 'view', 'from', 'to', 'capture', 'side', 'pin', 'part', 'evidence', 'saved'] as const
   ).some((key) => next[key] !== state[key]);
   if (elsewhere && change.pick === undefined) next.pick = '';
   if (next.view !== 'captures') next.capture = '';

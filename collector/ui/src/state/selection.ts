@@ -17,6 +17,8 @@ export interface SelectionState {
   to: string;
   /** Refreshes with every window. */
   live: boolean;
+  /** Id of a profile type of other senders; empty: CPU of agents. */
+  type: string;
   /** Selector text. */
   query: string;
   /** Applied by the collector, in order. */
@@ -41,6 +43,7 @@ export const SELECTION_DEFAULTS: SelectionState = {
   from: 'now-1h',
   to: 'now',
   live: false,
+  type: '',
   query: '',
   filters: [],
   by: 'host',

@@ -72,6 +72,7 @@ function longDuration(seconds: number): string {
 
 /** CPU time or events, by the unit the data has. */
 export function weight(value: number, unit: string): string {
+  if (unit === 'bytes') return bytes(value);
   return unit === 'nanoseconds' ? duration(value) : `${compact(value)} ${unit || 'samples'}`;
 }
 

@@ -127,6 +127,7 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     return of;
   };
   router.service(QueryService, {
+    profileTypes: () => ({ ids: [] }),
     async labelNames(request, context) {
       await begin('labelNames', request.selection, context.signal);
       return { names: answers.labelNames() };

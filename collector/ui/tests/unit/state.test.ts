@@ -1,3 +1,6 @@
+import { downloadUrl } from '../../src/app/Download';
+import { keyOf } from '../../src/app/page';
+import { messageOf } from '../../src/query/selection';
 import { expect, test } from 'vitest';
 import { DEFAULTS, FIELD_LEN_MAX, LIST_MAX, type State, changed, read, write } from '../../src/state/address';
 
@@ -8,6 +11,15 @@ test('an address that says nothing is the overview, one that says something a pr
   expect(read('query=x')).toEqual({ ...DEFAULTS, query: 'x' });
 });
 
+test('a profile type is asked for only where it is chosen', () => {
+  const selection = { range: { from: 0, to: 1 }, query: '', filters: [] };
+  expect(messageOf(selection).profileType).toBe('');
+  const heap = { ...selection, type: 'memory:inuse_space:bytes:space:bytes' };
+  expect(messageOf(heap).profileType).toBe(heap.type);
+  expect(keyOf(heap, 0)).not.toBe(keyOf(selection, 0));
+  expect(downloadUrl(heap, 'svg')).toContain('type=memory%3Ainuse_space');
+});
+
 test('what is written is read back', () => {
   const state: State = {
     view: 'compare',
@@ -15,6 +27,7 @@ test('what is written is read back', () => {
     to: 'now',
     live: true,
     query: 'host=~"a|b", comm="x & y = z #%"',
+    type: 'memory:inuse_space:bytes:space:bytes',
     filters: [
       { op: 'drop', regex: '^a:b$' },
       { op: 'keep', regex: 'new\nline' },

@@ -26,7 +26,10 @@ pub mod messages;
 mod read;
 mod write;
 
-pub use read::{DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, decode};
+pub use read::{
+    DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, TYPES_MAX, TypeName, Typed,
+    decode, decode_types,
+};
 pub use write::{weights, write};
 
 /// Label that says how a stack ended: [`StackEnd::word`](crate::StackEnd::word).

@@ -23,6 +23,9 @@ pub const STACK_FRAMES_MAX: usize = 8192;
 /// Most frames of all stacks together, for the same reason.
 pub const TOTAL_FRAMES_MAX: usize = 64 << 20;
 
+/// Most types of the values of a sample. Go's heap has four, more than any other known writer's.
+pub const TYPES_MAX: usize = 16;
+
 /// Why bytes are not a profile.
 #[derive(Debug, thiserror::Error)]
 pub enum DecodeError {
@@ -55,6 +58,12 @@ pub enum DecodeError {
         /// What is wrong with it.
         what: &'static str,
     },
+    /// No type, or more than [`TYPES_MAX`].
+    #[error("failed to decode pprof: it has {types} sample types; 1 to {TYPES_MAX} are allowed")]
+    Types {
+        /// How many.
+        types: usize,
+    },
     /// Over [`STACK_FRAMES_MAX`] or [`TOTAL_FRAMES_MAX`].
     #[error("failed to decode pprof: sample {sample} has too many frames")]
     TooManyFrames {
@@ -71,6 +80,106 @@ pub enum DecodeError {
 /// # Errors
 /// When the bytes are damaged, inconsistent, or over a limit.
 pub fn decode(bytes: &[u8], limit: u64) -> Result<Profile, DecodeError> {
+    let message = message(bytes, limit)?;
+    let mut reader = Reader::new(&message)?;
+    let (count_at, weight_at) = reader.read_types()?;
+    let count = |sample: &Sample, number| at(sample, number, count_at);
+    let mut profile = reader.read(weight_at, count, false)?;
+    if profile.info.quality == Quality::default() {
+        profile.info.quality.taken = profile.total().count;
+    }
+    Ok(profile)
+}
+
+/// What the values of a profile are: a name and a unit, such as `alloc_space` and `bytes`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct TypeName {
+    /// What is counted.
+    pub name: String,
+    /// Its unit.
+    pub unit: String,
+}
+
+/// The samples of one of the types of a file.
+pub struct Typed {
+    /// What its weights are.
+    pub sample_type: TypeName,
+    /// What a sample was taken for each [`Info::period`] of; empty where the file does not say.
+    pub period_type: TypeName,
+    /// Its samples, without those of weight 0.
+    pub profile: Profile,
+}
+
+/// Decodes a pprof file as [`decode`] does, to one profile for each of its types.
+///
+/// The count of a sample is the value of the nearest type before its own with the unit `count`, as
+/// writers order them (`alloc_objects`, `alloc_space`), or else its weight in periods, at least 1.
+///
+/// # Errors
+/// When the bytes are damaged, inconsistent, or over a limit.
+pub fn decode_types(bytes: &[u8], limit: u64) -> Result<Vec<Typed>, DecodeError> {
+    let message = message(bytes, limit)?;
+    let types = message.sample_type.len();
+    if types == 0 || types > TYPES_MAX {
+        return Err(DecodeError::Types { types });
+    }
+    let mut found = Vec::with_capacity(types);
+    for weight_at in 0..types {
+        let mut reader = Reader::new(&message)?;
+        let named = |of: &ValueType| {
+            Ok::<_, DecodeError>(TypeName {
+                name: reader.string(of.r#type)?.to_owned(),
+                unit: reader.string(of.unit)?.to_owned(),
+            })
+        };
+        let names: Result<Vec<_>, _> = message.sample_type.iter().map(named).collect();
+        let mut names = names?;
+        let period_type = message.period_type.as_ref().map(named).transpose()?;
+        let period_type = period_type.unwrap_or_default();
+        let count_at = (0..=weight_at).rev().find(|&at| names[at].unit == "count");
+        let sample_type = names.swap_remove(weight_at);
+        reader.profile.info = Info {
+            start_unix_ns: message.time_nanos,
+            duration_ns: message.duration_nanos.try_into().unwrap_or(0),
+            unit: sample_type.unit.clone(),
+            event: sample_type.name.clone(),
+            period: match period_type == sample_type {
+                true => message.period.try_into().unwrap_or(0),
+                false => 0,
+            },
+            ..Info::default()
+        };
+        let period = reader.profile.info.period;
+        let count = |sample: &Sample, number| match count_at {
+            Some(place) => at(sample, number, place),
+            None => {
+                let weight = at(sample, number, weight_at)?;
+                let taken = weight.checked_div(period).unwrap_or(1);
+                Ok(taken.max(u64::from(weight > 0)))
+            }
+        };
+        let profile = reader.read(weight_at, count, true)?;
+        found.push(Typed {
+            sample_type,
+            period_type,
+            profile,
+        });
+    }
+    Ok(found)
+}
+
+/// A value of a sample.
+fn at(sample: &Sample, number: usize, place: usize) -> Result<u64, DecodeError> {
+    let wrong = |what| DecodeError::Sample {
+        sample: number,
+        what,
+    };
+    let value = sample.value.get(place);
+    let value = value.ok_or_else(|| wrong("another number of values than there are types"))?;
+    u64::try_from(*value).map_err(|_| wrong("a negative value"))
+}
+
+fn message(bytes: &[u8], limit: u64) -> Result<Message, DecodeError> {
     let message = if bytes.starts_with(&[0x1f, 0x8b]) {
         let mut unpacked = Vec::new();
         let mut reader = MultiGzDecoder::new(bytes).take(limit.saturating_add(1));
@@ -83,7 +192,7 @@ pub fn decode(bytes: &[u8], limit: u64) -> Result<Profile, DecodeError> {
         check_size(bytes.len(), limit)?;
         Message::decode(bytes)
     };
-    Reader::new(&message.map_err(DecodeError::Decode)?)?.read()
+    message.map_err(DecodeError::Decode)
 }
 
 fn check_size(len: usize, limit: u64) -> Result<(), DecodeError> {
@@ -166,33 +275,25 @@ impl<'m> Reader<'m> {
         Ok(reader)
     }
 
-    fn read(mut self) -> Result<Profile, DecodeError> {
-        let (count_at, weight_at) = self.read_types()?;
+    /// Adds all samples, with the value at `weight_at` as their weight.
+    fn read(
+        mut self,
+        weight_at: usize,
+        count: impl Fn(&Sample, usize) -> Result<u64, DecodeError>,
+        skip_empty: bool,
+    ) -> Result<Profile, DecodeError> {
         let mut frames_left = TOTAL_FRAMES_MAX;
         for (number, sample) in self.message.sample.iter().enumerate() {
-            let value = |at: usize| {
-                let what = "another number of values than there are types";
-                let value = sample.value.get(at);
-                let value = value.ok_or(DecodeError::Sample {
-                    sample: number,
-                    what,
-                })?;
-                let what = "a negative value";
-                u64::try_from(*value).map_err(|_| DecodeError::Sample {
-                    sample: number,
-                    what,
-                })
-            };
             let value = Value {
-                count: value(count_at)?,
-                weight: value(weight_at)?,
+                count: count(sample, number)?,
+                weight: at(sample, number, weight_at)?,
             };
+            if skip_empty && value.weight == 0 {
+                continue;
+            }
             let stack = self.stack(number, sample, &mut frames_left)?;
             let (labels, end) = self.labels(sample)?;
             self.profile.add(SampleKey { labels, stack, end }, value);
-        }
-        if self.profile.info.quality == Quality::default() {
-            self.profile.info.quality.taken = self.profile.total().count;
         }
         Ok(self.profile)
     }

@@ -325,6 +325,16 @@ impl QueryService for Fake {
         }))
     }
 
+    async fn profile_types(
+        &self,
+        _: Request<proto::collector::ProfileTypesRequest>,
+    ) -> Result<Response<proto::collector::ProfileTypesResponse>, Status> {
+        self.admit("profile_types", String::new()).await?;
+        Ok(Response::new(proto::collector::ProfileTypesResponse {
+            ids: vec!["memory:inuse_space:bytes:space:bytes".to_owned()],
+        }))
+    }
+
     async fn label_values(
         &self,
         request: Request<LabelValuesRequest>,

@@ -1,0 +1,435 @@
+//! Takes profiles that no agent took: of SDKs, scrapers and agents of others.
+//!
+//! Each protocol has a file: Pyroscope's push (`push.rs`) and `/ingest` (`ingest.rs`). All of them
+//! make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
+//! is another store than that of agents ([`crate::store::OfType`]), so nothing here can change
+//! what is said of CPU time of the fleet.
+//!
+//! A sender is the token it comes with. Its requests are bounded in size, rate and number of series
+//! (`accounts.rs`); what is over a bound is refused with a sentence and counted.
+
+mod accounts;
+mod ingest;
+mod kinds;
+mod push;
+mod window;
+
+pub use ingest::read_ingest;
+pub(crate) use ingest::{INGEST_PATH, INGEST_PATH_LONG, ingested};
+
+use crate::access::Caller;
+use crate::metrics::Metrics;
+use crate::pyroscope::push::v1::pusher_service_server::PusherServiceServer;
+use crate::query::RETRY_AFTER;
+use crate::store::{PushOutcome, StoreError, WindowSink};
+use crate::time::Clock;
+use accounts::Accounts;
+use flate2::read::MultiGzDecoder;
+use http_body_util::{BodyExt, LengthLimitError, Limited};
+use hyper::body::{Body, Bytes};
+use metrics::Counter;
+use profile::formats::pprof::{self, Typed};
+use std::convert::Infallible;
+use std::io::Read;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::Duration;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use tonic::codec::CompressionEncoding::Gzip;
+use tonic::server::NamedService;
+use tonic::{Code, Status};
+use tower::Service;
+
+/// Most requests at a time, so that the memory of their bodies is bounded. Further ones are refused
+/// and come again.
+const REQUESTS_MAX: usize = 8;
+
+/// Requests that are decoded at a time. A file of pprof that is made to hurt takes forty times its
+/// size in memory.
+const DECODED_MAX: usize = 2;
+
+/// Largest file of pprof, unpacked. Unit: bytes. Those of SDKs have some hundred KiB.
+pub(crate) const PPROF_BYTES_MAX: usize = 16 << 20;
+
+/// Time for a request, from its head to its answer. Who takes longer gives the place to another.
+pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// When it is worth trying again. Unit: seconds.
+const AGAIN_S: u64 = 5;
+
+/// Limits for other senders.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SenderOptions {
+    /// One request, unpacked. Unit: bytes.
+    pub request_bytes: usize,
+    /// What one sender may send in a minute, unpacked. Unit: bytes.
+    pub bytes_per_minute: u64,
+    /// Series of one sender in an hour.
+    pub series: usize,
+}
+
+/// Takes profiles; clones share everything.
+#[derive(Clone)]
+pub struct Senders(Arc<Inner>);
+
+struct Inner {
+    store: Arc<dyn WindowSink>,
+    options: SenderOptions,
+    accounts: Accounts,
+    requests: Arc<Semaphore>,
+    decoding: Arc<Semaphore>,
+    clock: Clock,
+    metrics: Arc<Metrics>,
+}
+
+/// A profile with what its protocol says besides.
+pub(crate) struct Sent {
+    /// First part of the id of the profile type: `memory`.
+    pub name: String,
+    /// Labels of the series.
+    pub labels: Vec<(String, String)>,
+    /// Its time where the profile itself has none. Unit: nanoseconds since the Unix epoch.
+    pub start_unix_ns: i64,
+    /// The end of that.
+    pub end_unix_ns: i64,
+    /// What tells it from all others of its series: the same when it is sent again.
+    pub identity: [u8; 32],
+    /// The samples of one of its types.
+    pub typed: Typed,
+}
+
+/// Why a request is refused.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Cause {
+    Malformed,
+    TooLarge,
+    Rate,
+    Series,
+    Rejected,
+    Busy,
+    Unavailable,
+}
+
+impl Cause {
+    fn counter(self, metrics: &Metrics) -> &Counter {
+        match self {
+            Cause::Malformed => &metrics.sent_malformed,
+            Cause::TooLarge => &metrics.sent_too_large,
+            Cause::Rate => &metrics.sent_rate,
+            Cause::Series => &metrics.sent_series,
+            Cause::Rejected => &metrics.sent_rejected,
+            Cause::Busy => &metrics.sent_busy,
+            Cause::Unavailable => &metrics.sent_unavailable,
+        }
+    }
+}
+
+/// A refusal: why, in which counter, and whether coming again helps.
+#[derive(Debug)]
+pub(crate) struct Refusal {
+    pub cause: Cause,
+    pub text: String,
+}
+
+impl Refusal {
+    pub fn malformed(text: impl ToString) -> Refusal {
+        Refusal {
+            cause: Cause::Malformed,
+            text: text.to_string(),
+        }
+    }
+
+    pub fn too_large(text: impl ToString) -> Refusal {
+        Refusal {
+            cause: Cause::TooLarge,
+            text: text.to_string(),
+        }
+    }
+
+    fn status(self) -> Status {
+        let code = match self.cause {
+            Cause::Malformed | Cause::Rejected => Code::InvalidArgument,
+            Cause::TooLarge => Code::OutOfRange,
+            Cause::Rate | Cause::Series | Cause::Busy => Code::ResourceExhausted,
+            Cause::Unavailable => Code::Unavailable,
+        };
+        let mut status = Status::new(code, self.text);
+        if matches!(self.cause, Cause::Rate | Cause::Busy | Cause::Unavailable) {
+            status.metadata_mut().insert(RETRY_AFTER, AGAIN_S.into());
+        }
+        status
+    }
+}
+
+/// The pusher as a server of gRPC.
+pub type Pusher = PusherServiceServer<Senders>;
+
+/// A service of gRPC whose requests take a place before they are read, and may take so long.
+#[derive(Clone)]
+pub struct Placed<S> {
+    inner: S,
+    senders: Senders,
+}
+
+impl<S: NamedService> NamedService for Placed<S> {
+    const NAME: &'static str = S::NAME;
+}
+
+impl<S, B> Service<hyper::Request<B>> for Placed<S>
+where
+    S: Service<
+            hyper::Request<B>,
+            Response = hyper::Response<tonic::body::Body>,
+            Error = Infallible,
+        >,
+    S::Future: Send + 'static,
+{
+    type Response = S::Response;
+    type Error = Infallible;
+    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Infallible>> + Send>>;
+
+    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
+        self.inner.poll_ready(context)
+    }
+
+    fn call(&mut self, request: hyper::Request<B>) -> Self::Future {
+        let place = match self.senders.place() {
+            Ok(place) => place,
+            Err(status) => return Box::pin(async move { Ok(status.into_http()) }),
+        };
+        let answering = self.inner.call(request);
+        let senders = self.senders.clone();
+        Box::pin(async move {
+            let _place = place;
+            match tokio::time::timeout(REQUEST_TIMEOUT, answering).await {
+                Ok(answered) => answered,
+                Err(_) => Ok(senders.too_late().into_http()),
+            }
+        })
+    }
+}
+
+impl Senders {
+    /// Stores in `store` what it takes.
+    pub fn new(
+        store: Arc<dyn WindowSink>,
+        options: SenderOptions,
+        clock: Clock,
+        metrics: Arc<Metrics>,
+    ) -> Senders {
+        Senders(Arc::new(Inner {
+            store,
+            accounts: Accounts::new(options.bytes_per_minute, options.series),
+            options,
+            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            decoding: Arc::new(Semaphore::new(DECODED_MAX)),
+            clock,
+            metrics,
+        }))
+    }
+
+    /// A service that takes places for its requests.
+    pub fn placed<S>(&self, inner: S) -> Placed<S> {
+        let senders = self.clone();
+        Placed { inner, senders }
+    }
+
+    /// As a server of gRPC.
+    pub fn pusher(self) -> Pusher {
+        let most = self.0.options.request_bytes;
+        PusherServiceServer::new(self)
+            .max_decoding_message_size(most)
+            .accept_compressed(Gzip)
+    }
+
+    /// Largest request, unpacked. Unit: bytes.
+    pub(crate) fn request_bytes(&self) -> usize {
+        self.0.options.request_bytes
+    }
+
+    /// A place for a request, before its body is read.
+    ///
+    /// # Errors
+    /// RESOURCE_EXHAUSTED when there are too many.
+    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
+        self.0.requests.clone().try_acquire_owned().map_err(|_| {
+            self.refuse(Refusal {
+                cause: Cause::Busy,
+                text: format!(
+                    "{REQUESTS_MAX} requests of senders are being read already, which is the \
+                     limit; try again in a moment"
+                ),
+            })
+        })
+    }
+
+    /// The body of a request.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE when it is too large, INVALID_ARGUMENT when it ended early.
+    pub(crate) async fn body<B: Body>(&self, body: B) -> Result<Bytes, Status>
+    where
+        B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+    {
+        let most = self.0.options.request_bytes;
+        let body = Limited::new(body, most).collect().await.map_err(|error| {
+            self.refuse(match error.is::<LengthLimitError>() {
+                true => Refusal::too_large(format!(
+                    "failed to read the request: it has more than {most} bytes \
+                     (`senders.request_mib`)"
+                )),
+                false => Refusal::malformed("failed to read the request: it ended early"),
+            })
+        })?;
+        Ok(body.to_bytes())
+    }
+
+    /// The refusal of a request that took too long.
+    pub(crate) fn too_late(&self) -> Status {
+        let seconds = REQUEST_TIMEOUT.as_secs();
+        self.refuse(Refusal {
+            cause: Cause::Busy,
+            text: format!("failed to read the request: it took more than {seconds} s"),
+        })
+    }
+
+    /// Counts a refusal.
+    pub(crate) fn refuse(&self, refusal: Refusal) -> Status {
+        refusal.cause.counter(&self.0.metrics).inc();
+        refusal.status()
+    }
+
+    /// Decodes a request of so many bytes and stores what is in it: all of it, or nothing.
+    ///
+    /// # Errors
+    /// When anything of it is refused; the sender is informed by the sentence.
+    pub(crate) async fn take(
+        &self,
+        caller: &Caller,
+        bytes: usize,
+        protocol: fn(&Metrics) -> &Counter,
+        decode: impl FnOnce(i64) -> Result<Vec<Sent>, Refusal> + Send + 'static,
+    ) -> Result<(), Status> {
+        caller.sees_all("send profiles")?;
+        let now = self.0.clock.now_unix_ns();
+        let inner = self.0.clone();
+        let sender = caller.name.clone();
+        let admitted = inner.accounts.bytes(&sender, bytes as u64, now);
+        admitted.map_err(|refusal| self.refuse(refusal))?;
+        let Ok(place) = inner.decoding.clone().acquire_owned().await else {
+            return Err(Status::unavailable("the collector is shutting down"));
+        };
+        let storing = tokio::task::spawn_blocking(move || {
+            let _place = place;
+            let sent = decode(now)?;
+            inner.store(&sender, sent, now, protocol)
+        });
+        let stored = storing.await.unwrap_or_else(|_| {
+            tracing::error!("a request of a sender panicked");
+            Err(Refusal {
+                cause: Cause::Unavailable,
+                text: "the request failed in the collector".to_owned(),
+            })
+        });
+        stored.map_err(|refusal| self.refuse(refusal))
+    }
+}
+
+impl Inner {
+    fn store(
+        &self,
+        sender: &str,
+        sent: Vec<Sent>,
+        now: i64,
+        protocol: fn(&Metrics) -> &Counter,
+    ) -> Result<(), Refusal> {
+        let mut windows = Vec::new();
+        let mut definitions = Vec::new();
+        for one in sent {
+            let (window, defined) = window::window(sender, one, &self.metrics)?;
+            self.accounts
+                .series(sender, &window.origin.host.host_id, now)?;
+            // A profile without samples says that there were none, which is what is there without
+            // it.
+            if !window.rows.is_empty() {
+                windows.push(window);
+                definitions.push(defined);
+            }
+        }
+        if windows.is_empty() {
+            return Ok(());
+        }
+        let outcomes = self.store.push_defined(&windows, &definitions, now);
+        let outcomes = outcomes.map_err(|error| Refusal {
+            cause: match error {
+                StoreError::TooLarge(_) => Cause::TooLarge,
+                _ => Cause::Unavailable,
+            },
+            text: error.to_string(),
+        })?;
+        let mut refused = None;
+        for outcome in outcomes {
+            let (cause, text) = match outcome {
+                PushOutcome::Stored => {
+                    protocol(&self.metrics).inc();
+                    continue;
+                }
+                PushOutcome::Duplicate => {
+                    self.metrics.sent_repeated.inc();
+                    continue;
+                }
+                PushOutcome::Rejected(why) => (
+                    Cause::Rejected,
+                    format!("failed to store the profile: {why}"),
+                ),
+                PushOutcome::Unavailable(why) => (Cause::Unavailable, why),
+                PushOutcome::NeedStacks(_) | PushOutcome::NeedCallers(_) => (
+                    Cause::Unavailable,
+                    "the store does not know the stacks of the profile".to_owned(),
+                ),
+            };
+            refused.get_or_insert(Refusal { cause, text });
+        }
+        refused.map_or(Ok(()), Err)
+    }
+}
+
+/// Unpacks what starts as gzip does, whatever a header says of it, up to `most` bytes.
+pub(crate) fn unpacked(bytes: &[u8], most: usize) -> Result<std::borrow::Cow<'_, [u8]>, Refusal> {
+    let too_large = || {
+        Refusal::too_large(format!(
+            "failed to read the request: it has more than {most} bytes, unpacked \
+             (`senders.request_mib`)"
+        ))
+    };
+    if !bytes.starts_with(&[0x1f, 0x8b]) {
+        return match bytes.len() > most {
+            true => Err(too_large()),
+            false => Ok(bytes.into()),
+        };
+    }
+    let mut plain = Vec::new();
+    let read = MultiGzDecoder::new(bytes)
+        .take(most as u64 + 1)
+        .read_to_end(&mut plain);
+    if plain.len() > most {
+        return Err(too_large());
+    }
+    read.map_err(|error| Refusal::malformed(format!("failed to unpack the request: {error}")))?;
+    Ok(plain.into())
+}
+
+/// The types of a file of pprof.
+fn pprof_types(bytes: &[u8]) -> Result<Vec<Typed>, Refusal> {
+    pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(|error| {
+        let causes = std::iter::successors(std::error::Error::source(&error), |of| of.source());
+        let chain = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+        match error {
+            pprof::DecodeError::TooLarge { .. } | pprof::DecodeError::TooManyFrames { .. } => {
+                Refusal::too_large(chain)
+            }
+            _ => Refusal::malformed(chain),
+        }
+    })
+}

@@ -1,0 +1,226 @@
+//! A sent profile as a window of the store of other senders.
+//!
+//! Where agents have a host, a sender has a series: its token, the labels and the profile type. The
+//! window's number in it is computed from what was sent, so the same is not stored twice, whoever
+//! repeats it.
+
+use super::{Cause, Refusal, Sent, kinds};
+use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX};
+use crate::metrics::Metrics;
+use crate::pyroscope::SERVICE_NAME;
+use crate::store::{Defined, HostKey, LabelSet, NewWindow, Origin, PROFILE_TYPE, Row, TimeRange};
+use profile::{LabelSetId, Quality, key};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Label with the name of the token. The collector sets it.
+const SENDER: &str = "sender";
+
+/// Service of what names none.
+const UNKNOWN_SERVICE: &str = "unknown_service";
+
+/// Labels that tell which host it was, the first that is there.
+const HOST_LABELS: [&str; 5] = ["host", "host.name", "hostname", "node", "instance"];
+
+/// Labels of samples that have another value for each request: as labels of series they would be
+/// one each.
+const IDENTITIES: [&str; 5] = ["span_id", "trace_id", "profile_id", "span_name", "tid"];
+
+/// Most label sets of one profile. Samples with further ones keep the labels of their series.
+const LABEL_SETS_MAX: usize = 512;
+
+/// Length of a profile that says neither when it started nor how long it took. Unit: nanoseconds.
+const INSTANT_NS: i64 = 1_000_000_000;
+
+/// The window of a profile, with the frames of its stacks.
+///
+/// # Errors
+/// When it counts nothing that has a name, or has too many labels.
+pub(super) fn window(
+    sender: &str,
+    sent: Sent,
+    metrics: &Metrics,
+) -> Result<(NewWindow, Arc<Defined>), Refusal> {
+    let typed = &sent.typed;
+    let Some(id) = kinds::id(&sent.name, &typed.sample_type, &typed.period_type) else {
+        return Err(Refusal::malformed(
+            "failed to read the profile: its name, sample type or unit is empty",
+        ));
+    };
+    let profile = &typed.profile;
+    let series = series_labels(sender, &id, &sent.labels, metrics)?;
+    let mut label_sets: Vec<LabelSet> = Vec::new();
+    let mut places: HashMap<LabelSetId, u32> = HashMap::new();
+    let mut known: HashMap<LabelSet, u32> = HashMap::new();
+    let contents = profile.dict.content_ids();
+    let mut rows = Vec::with_capacity(profile.samples.len());
+    for (sample, value) in &profile.samples {
+        let labels = match places.get(&sample.labels) {
+            Some(&place) => place,
+            None => {
+                let set = match label_sets.len() < LABEL_SETS_MAX {
+                    true => sample_labels(&series, profile.dict.labels(sample.labels), metrics),
+                    false => {
+                        metrics.sent_labels_dropped.inc();
+                        series.clone()
+                    }
+                };
+                let place = *known.entry(set.clone()).or_insert_with(|| {
+                    label_sets.push(set);
+                    label_sets.len() as u32 - 1
+                });
+                places.insert(sample.labels, place);
+                place
+            }
+        };
+        rows.push(Row {
+            labels,
+            stack: contents[sample.stack.0 as usize],
+            end: sample.end,
+            value: *value,
+        });
+    }
+    let range = range(&sent)?;
+    let mut hasher = blake3::Hasher::new();
+    for (name, value) in series.iter() {
+        for text in [name, value] {
+            hasher.update(&(text.len() as u64).to_le_bytes());
+            hasher.update(text.as_bytes());
+        }
+    }
+    let host_id = hasher.finalize().to_hex()[..32].to_owned();
+    let mut number = [0; 8];
+    number.copy_from_slice(&sent.identity[..8]);
+    let window = NewWindow {
+        origin: Origin {
+            host: HostKey {
+                host_id,
+                boot_id: [0; 16],
+            },
+            sequence: u64::from_le_bytes(number),
+        },
+        range,
+        event: typed.sample_type.name.clone(),
+        unit: id.split(':').nth(2).unwrap_or_default().to_owned(),
+        period: profile.info.period,
+        quality: Quality {
+            taken: profile.total().count,
+            ..Quality::default()
+        },
+        label_sets,
+        rows,
+        accounts: Vec::new(),
+        pressure: None,
+        dropped_before: None,
+        stream: None,
+    };
+    Ok((window, Arc::new(Defined::of(&profile.dict))))
+}
+
+/// The time of a profile: its own, or else that of its request.
+fn range(sent: &Sent) -> Result<TimeRange, Refusal> {
+    let info = &sent.typed.profile.info;
+    let duration = i64::try_from(info.duration_ns).unwrap_or(i64::MAX);
+    let (start, end) = match (info.start_unix_ns > 0, duration > 0) {
+        (true, true) => (
+            info.start_unix_ns,
+            info.start_unix_ns.saturating_add(duration),
+        ),
+        _ if sent.end_unix_ns > sent.start_unix_ns => (sent.start_unix_ns, sent.end_unix_ns),
+        (true, false) => (
+            info.start_unix_ns,
+            info.start_unix_ns.saturating_add(INSTANT_NS),
+        ),
+        (false, _) => (
+            sent.start_unix_ns,
+            sent.start_unix_ns.saturating_add(duration.max(INSTANT_NS)),
+        ),
+    };
+    if start <= 0 {
+        return Err(Refusal {
+            cause: Cause::Rejected,
+            text: "failed to store the profile: it starts before 1970".to_owned(),
+        });
+    }
+    Ok(TimeRange {
+        start_unix_ns: start,
+        end_unix_ns: end,
+    })
+}
+
+/// Whether a sender may set a label of this name.
+fn is_own(name: &str) -> bool {
+    !name.is_empty()
+        && name.len() <= LABEL_NAME_BYTES_MAX
+        && !name.starts_with("__")
+        && name != SENDER
+        && !name.chars().any(profile::text::is_hostile)
+}
+
+/// A value up to the most bytes that one may have.
+fn cut(value: &str) -> &str {
+    &value[..value.floor_char_boundary(LABEL_VALUE_BYTES_MAX)]
+}
+
+/// The labels of a series: the sender's, and those that the collector sets.
+fn series_labels(
+    sender: &str,
+    id: &str,
+    labels: &[(String, String)],
+    metrics: &Metrics,
+) -> Result<LabelSet, Refusal> {
+    let owned = |name: &str, value: &str| (name.to_owned(), value.to_owned());
+    let mut pairs = vec![owned(PROFILE_TYPE, id), owned(SENDER, sender)];
+    let mut taken = std::collections::HashSet::new();
+    for (name, value) in labels {
+        if !taken.insert(name.as_str()) {
+            return Err(Refusal::malformed(format!(
+                "failed to read the labels: `{}` is there twice",
+                profile::text::printable(name)
+            )));
+        }
+        match is_own(name) {
+            true => pairs.push(owned(name, cut(value))),
+            false => {
+                metrics.sent_labels_dropped.inc();
+            }
+        }
+    }
+    let most = LABELS_PER_SET_MAX;
+    if pairs.len() > most {
+        return Err(Refusal::malformed(format!(
+            "failed to read the labels: there are more than {most}"
+        )));
+    }
+    let of = |name: &str| {
+        let found = pairs
+            .iter()
+            .find(|(own, value)| own == name && !value.is_empty());
+        found.map(|(_, value)| value.clone())
+    };
+    let service = of(SERVICE_NAME).unwrap_or_else(|| UNKNOWN_SERVICE.to_owned());
+    let host = HOST_LABELS.iter().find_map(|name| of(name));
+    let host = host.unwrap_or_else(|| service.clone());
+    pairs.push((SERVICE_NAME.to_owned(), service));
+    pairs.push((key::HOST.to_owned(), host));
+    Ok(LabelSet::new(pairs))
+}
+
+/// The labels of a series with those of a sample, which replace none of them.
+fn sample_labels<'a>(
+    series: &LabelSet,
+    labels: impl Iterator<Item = (&'a str, &'a str)>,
+    metrics: &Metrics,
+) -> LabelSet {
+    let owned = |(name, value): (&str, &str)| (name.to_owned(), value.to_owned());
+    let mut pairs: Vec<(String, String)> = series.iter().map(owned).collect();
+    for (name, value) in labels.filter(|(name, _)| !IDENTITIES.contains(name)) {
+        match is_own(name) && pairs.len() < LABELS_PER_SET_MAX {
+            true => pairs.push(owned((name, cut(value)))),
+            false => {
+                metrics.sent_labels_dropped.inc();
+            }
+        }
+    }
+    LabelSet::new(pairs)
+}
