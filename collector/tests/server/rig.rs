@@ -168,6 +168,8 @@ pub struct Rig {
     pub queries: Queries,
     /// Pyroscope's API.
     pub pyroscope: Pyroscope,
+    /// Takes profiles of others, where they are let in.
+    pub senders: Option<Senders>,
     /// Pins.
     pub pins: Pins,
     /// What happened to the fleet.
@@ -393,7 +395,7 @@ impl Rig {
                 measures: measures.clone(),
                 incidents: incidents.clone(),
                 pyroscope: Some(pyroscope.clone()),
-                senders,
+                senders: senders.clone(),
                 page: "http://p.example".into(),
             },
             grpc,
@@ -414,6 +416,7 @@ impl Rig {
             control,
             queries,
             pyroscope,
+            senders,
             pins,
             annotations,
             alerts,

@@ -1,6 +1,6 @@
 //! Every call that a curious person makes, and what came back.
 
-use super::stage::{CANARY, OWN, Stage};
+use super::stage::{CANARY, OWN, OWN_TYPE, Stage};
 use crate::rig::LIMIT;
 use axum::body::{Body, to_bytes};
 use collector::access::Caller;
@@ -156,6 +156,14 @@ pub fn selections() -> Vec<wire::Selection> {
             });
         }
     }
+    for text in ["", "namespace=~\"k.*\"", "__profile_type__=~\".*\""] {
+        all.push(wire::Selection {
+            range: Some(agent::TimeRange::default()),
+            selector: text.to_owned(),
+            profile_type: OWN_TYPE.to_owned(),
+            ..wire::Selection::default()
+        });
+    }
     all
 }
 
@@ -176,6 +184,7 @@ pub async fn ask_queries(log: &Log, channel: &Channel) {
             "comm",
             "image",
             "pod",
+            "__profile_type__",
         ] {
             let request = wire::LabelValuesRequest {
                 selection: selection.clone(),
@@ -555,6 +564,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             measures: rig.measures.clone(),
             incidents: rig.incidents.clone(),
             pyroscope: Some(rig.pyroscope.clone()),
+            senders: rig.senders.clone(),
             page: "http://p.example".into(),
         },
         rig.metrics.clone(),
@@ -578,6 +588,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             "from=0&group_by=host,namespace,comm",
             "from=0&selector=namespace%3D~%22k.*%22",
             "from=0&frame=focus:k.n.rie",
+            "from=0&type=eigen:space:bytes:space:bytes",
         ] {
             paths.push(format!("/api/profile.{format}?{query}"));
         }
@@ -627,21 +638,23 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
 
 /// What Grafana asks, with selectors of everything and of what is out of the scope.
 async fn ask_pyroscope(log: &Log, router: &mut axum::Router) {
-    const ID: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
+    const CPU: &str = "process_cpu:cpu:nanoseconds:cpu:nanoseconds";
     // The year 2100.
     const UNTIL_MS: i64 = 4_102_444_800_000;
-    for selector in [
-        "{}",
-        r#"{host=~".*"}"#,
-        r#"{service_name=~".*"}"#,
-        r#"{host=~"kanarie.*"}"#,
+    for (id, selector) in [
+        (CPU, "{}"),
+        (CPU, r#"{host=~".*"}"#),
+        (CPU, r#"{service_name=~".*"}"#),
+        (CPU, r#"{host=~"kanarie.*"}"#),
+        (OWN_TYPE, "{}"),
+        (OWN_TYPE, r#"{host=~"kanarie.*"}"#),
     ] {
         let of = format!(
-            r#""profileTypeID":"{ID}","labelSelector":{selector:?},"start":0,"end":{UNTIL_MS}"#
+            r#""profileTypeID":"{id}","labelSelector":{selector:?},"start":0,"end":{UNTIL_MS}"#
         );
         let matchers = format!(r#""matchers":[{selector:?}],"start":0,"end":0"#);
         for (call, body) in [
-            ("ProfileTypes", "{}".to_owned()),
+            ("ProfileTypes", r#"{"start":0,"end":0}"#.to_owned()),
             ("LabelNames", format!("{{{matchers}}}")),
             (
                 "LabelValues",
@@ -650,7 +663,9 @@ async fn ask_pyroscope(log: &Log, router: &mut axum::Router) {
             ("LabelValues", format!(r#"{{{matchers},"name":"host"}}"#)),
             (
                 "Series",
-                format!(r#"{{{matchers},"labelNames":["service_name","host"]}}"#),
+                format!(
+                    r#"{{{matchers},"labelNames":["service_name","host","__profile_type__"]}}"#
+                ),
             ),
             ("Series", format!(r#"{{{matchers}}}"#)),
             (
@@ -678,11 +693,12 @@ async fn ask_pyroscope(log: &Log, router: &mut axum::Router) {
             );
         }
     }
-    for path in [
-        "/pyroscope/render?from=0",
-        "/pyroscope/render-diff?leftFrom=0&rightFrom=0",
+    for (path, id) in [
+        ("/pyroscope/render?from=0", CPU),
+        ("/pyroscope/render-diff?leftFrom=0&rightFrom=0", CPU),
+        ("/pyroscope/render?from=0", OWN_TYPE),
     ] {
-        let query = format!("{path}&query={ID}&leftQuery={ID}&rightQuery={ID}");
+        let query = format!("{path}&query={id}&leftQuery={id}&rightQuery={id}");
         let request = HttpRequest::get(query).header("host", "localhost");
         let request = request.body(Body::empty()).expect("a request");
         let response = router.call(request).await.expect("an answer");

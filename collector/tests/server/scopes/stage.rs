@@ -5,7 +5,10 @@ use collector::access::{AccessAdmin, Caller, PageAddress, Role, Scope};
 use collector::audit::Audit;
 use collector::config::{AlertRule, Rule};
 use collector::identity::{FleetAdmin, Invitation};
-use collector::store::{HostKey, LabelSet, NewWindow, Origin, Row, TimeRange, WindowSink};
+use collector::senders::SenderOptions;
+use collector::store::{
+    HostKey, LabelSet, NewWindow, Origin, PROFILE_TYPE, PushOutcome, Row, TimeRange, WindowSink,
+};
 use collector::time::Clock;
 use profile::{
     Dictionary, FrameKind, FrameRef, Profile, Quality, SampleKey, StackEnd, StackId, Timestamp,
@@ -49,6 +52,12 @@ pub const SHARED: &str = "eigen-1";
 
 /// The host that has samples of others alone.
 pub const OTHER: &str = "kanarie-host";
+
+/// A profile type of senders, with samples of both.
+pub const OWN_TYPE: &str = "eigen:space:bytes:space:bytes";
+
+/// A profile type with samples of others alone.
+const OTHER_TYPE: &str = "kanarie:space:bytes:space:bytes";
 
 /// A scope of a part of a host.
 pub const PART: &str = "namespace=eigen-ns";
@@ -111,6 +120,31 @@ pub fn other_labels() -> Vec<(&'static str, &'static str)> {
 pub type Sample = (Vec<(&'static str, &'static str)>, &'static str, StackEnd);
 
 pub fn put(rig: &Rig, host: &str, number: u64, samples: &[Sample]) {
+    let (window, dict) = windowed(host, number, samples);
+    let taken = rig.store.push(&[window], &dict, NOW).expect("taken");
+    assert_eq!(taken, [PushOutcome::Stored]);
+}
+
+/// The same as a sender sends it, of this profile type.
+fn send(rig: &Rig, profile_type: &str, (host, number): (&str, u64), samples: &[Sample]) {
+    let (mut window, dict) = windowed(host, number, samples);
+    window.origin.host.host_id = format!("{host} {profile_type}");
+    window.label_sets = window
+        .label_sets
+        .iter()
+        .map(|set| {
+            let own = set
+                .iter()
+                .map(|(name, value)| (name.to_owned(), value.to_owned()));
+            LabelSet::new(own.chain([(PROFILE_TYPE.to_owned(), profile_type.to_owned())]))
+        })
+        .collect();
+    let senders = rig.open.senders.as_ref().expect("they are let in");
+    let taken = senders.sink.push(&[window], &dict, NOW).expect("taken");
+    assert_eq!(taken, [PushOutcome::Stored]);
+}
+
+fn windowed(host: &str, number: u64, samples: &[Sample]) -> (NewWindow, Dictionary) {
     let mut dict = Dictionary::default();
     let mut label_sets: Vec<LabelSet> = Vec::new();
     let mut rows = Vec::new();
@@ -159,8 +193,7 @@ pub fn put(rig: &Rig, host: &str, number: u64, samples: &[Sample]) {
         dropped_before: None,
         stream: None,
     };
-    let taken = rig.store.push(&[window], &dict, NOW).expect("taken");
-    assert_eq!(taken, [collector::store::PushOutcome::Stored]);
+    (window, dict)
 }
 
 pub fn said(host: &str, text: &str) -> wire::Hello {
@@ -330,6 +363,11 @@ impl Stage {
         let lasts = Duration::from_secs(86_400);
         let mut options = Options {
             fleet: Some((dir.path().join("identity"), lasts)),
+            senders: Some(SenderOptions {
+                request_bytes: 1 << 20,
+                bytes_per_minute: 1 << 20,
+                series: 100,
+            }),
             ..Options::default()
         };
         for (name, selector, by) in [
@@ -392,6 +430,9 @@ impl Stage {
             }
             put(&rig, SHARED, number, &shared);
             put(&rig, OTHER, number, &other);
+            send(&rig, OWN_TYPE, (SHARED, number), &shared);
+            send(&rig, OWN_TYPE, (OTHER, number), &other);
+            send(&rig, OTHER_TYPE, (OTHER, number), &other);
         }
         for (text, labels) in [
             (
