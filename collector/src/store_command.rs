@@ -5,7 +5,7 @@ use collector::config::{Config, Engine};
 use collector::store::clickhouse::ClickHouseStore;
 use collector::store::clickhouse::{self, Finding, Options, Role, Severity};
 use collector::store::copy::{Copied, copy};
-use collector::store::open::{clickhouse_options, open_embedded};
+use collector::store::open::{clickhouse_options, open_embedded, senders_clickhouse_options};
 use collector::store::{TimeRange, WindowSink};
 use collector::time::Clock;
 use std::error::Error;
@@ -22,8 +22,8 @@ pub enum Action {
     /// Examine the servers, and say how to fix what is wrong
     #[command(after_help = "\
 It looks at every server of clickhouse.urls: version, clock, rights, replicas, parts, failing \
-changes, disks; and at every shard: key, version of the schema, tables, columns. It changes \
-nothing.
+changes, disks; and at every shard: key, version of the schema, tables, columns; with \
+senders.enabled also in the database of other senders. It changes nothing.
 
 Exit code 1: something is wrong; warnings alone are code 0")]
     Check {
@@ -61,6 +61,16 @@ Exit code 1: it failed, or the servers have less than data_dir")]
     },
 }
 
+/// The databases that the collector uses: that of agents, and that of other senders where they are
+/// let in.
+fn databases(config: &Config) -> Vec<Options> {
+    let mut all = vec![clickhouse_options(config)];
+    if config.senders.enabled {
+        all.push(senders_clickhouse_options(config));
+    }
+    all
+}
+
 /// Does it.
 pub fn run(action: &Action, config: &Config) -> ExitCode {
     if config.store != Engine::ClickHouse {
@@ -69,11 +79,11 @@ pub fn run(action: &Action, config: &Config) -> ExitCode {
         let _ = writeln!(std::io::stderr(), "{text}");
         return ExitCode::from(CONFIG);
     }
-    let options = clickhouse_options(config);
+    let databases = databases(config);
     match action {
-        Action::Check { json } => return check(&options, *json),
+        Action::Check { json } => return check(&databases, *json),
         Action::Copy { json } => {
-            return match copy_all(config, options) {
+            return match copy_all(config, clickhouse_options(config)) {
                 Ok(copied) => told(&copied, *json),
                 Err(error) => {
                     let text = format!("error: {error}\ntry: start the copy again; it goes on");
@@ -82,16 +92,18 @@ pub fn run(action: &Action, config: &Config) -> ExitCode {
                 }
             };
         }
-        Action::Schema { from } => print(clickhouse::schema_statements(&options, *from)),
+        Action::Schema { from } => {
+            for options in &databases {
+                print(clickhouse::schema_statements(options, *from));
+            }
+        }
         Action::Grants { own } => {
             let role = if *own { Role::Own } else { Role::Use };
             let user = &config.clickhouse.user;
-            print(clickhouse::grants(
-                role,
-                options.layout(),
-                &options.database,
-                user,
-            ));
+            for options in &databases {
+                let (layout, database) = (options.layout(), &options.database);
+                print(clickhouse::grants(role, layout, database, user));
+            }
         }
     }
     ExitCode::SUCCESS
@@ -106,14 +118,23 @@ fn print(statements: Vec<String>) {
     }
 }
 
-fn check(options: &Options, json: bool) -> ExitCode {
-    let found = match clickhouse::check(options, &Clock::system()) {
-        Ok(found) => found,
-        Err(error) => {
-            let _ = writeln!(std::io::stderr(), "error: {error}");
-            return ExitCode::from(CONFIG);
+fn check(databases: &[Options], json: bool) -> ExitCode {
+    let mut found = Vec::new();
+    for options in databases {
+        match clickhouse::check(options, &Clock::system()) {
+            Ok(of_one) => found.extend(of_one.into_iter().map(|mut one| {
+                if databases.len() > 1 {
+                    let separator = if one.of.is_empty() { "" } else { ", " };
+                    one.of = format!("{}{separator}{}", options.database, one.of);
+                }
+                one
+            })),
+            Err(error) => {
+                let _ = writeln!(std::io::stderr(), "error: {error}");
+                return ExitCode::from(CONFIG);
+            }
         }
-    };
+    }
     let is_wrong = found.iter().any(|one| one.severity == Severity::Error);
     let mut out = std::io::stdout().lock();
     if json {

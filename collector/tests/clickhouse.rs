@@ -23,6 +23,8 @@ mod front;
 mod outage;
 #[path = "clickhouse/retire.rs"]
 mod retire;
+#[path = "clickhouse/senders.rs"]
+mod senders;
 #[path = "clickhouse/shards.rs"]
 mod shards;
 mod store;

@@ -247,7 +247,8 @@ where
     };
     let body = Limited::new(body, most).collect().await;
     let body = body.map_err(|_| {
-        Status::resource_exhausted(format!(
+        // Clients send again what a limit in time refuses.
+        Status::out_of_range(format!(
             "failed to read the request: it ended early or has more than {most} bytes"
         ))
     })?;
@@ -330,7 +331,7 @@ fn unpacked(body: &[u8], most: usize) -> Result<Vec<u8>, Status> {
         .read_to_end(&mut plain);
     read.map_err(|_| Status::invalid_argument("failed to unpack the request: it is not gzip"))?;
     if plain.len() > most {
-        return Err(Status::resource_exhausted(format!(
+        return Err(Status::out_of_range(format!(
             "failed to unpack the request: it has more than {most} bytes"
         )));
     }
@@ -481,7 +482,7 @@ mod tests {
         let bomb = packer.finish().expect("packed");
         assert!(bomb.len() < REQUEST_BYTES_MAX);
         let refused = unpacked(&bomb, REQUEST_BYTES_MAX).expect_err("too large");
-        assert_eq!(refused.code(), Code::ResourceExhausted);
+        assert_eq!(refused.code(), Code::OutOfRange);
         assert_eq!(
             unpacked(b"no gzip", REQUEST_BYTES_MAX)
                 .expect_err("none")

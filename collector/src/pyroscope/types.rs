@@ -97,8 +97,8 @@ impl ProfileType {
         self.name != NAME
     }
 
-    /// True when weights of agents in `unit` are of this type. Weights without a unit are nothing at
-    /// all.
+    /// True when weights of agents in `unit` are of this type. Weights without a unit are nothing
+    /// at all.
     pub fn is_of(&self, unit: &str) -> bool {
         *self == ProfileType::of_unit(unit::base(unit).0)
     }

@@ -1,8 +1,8 @@
 //! `POST /ingest` of Pyroscope's older clients: pprof, as it is or as a form, and folded stacks.
 //!
 //! The query says what it is: `name` is the application with labels, `app.suffix{k=v,…}` (values
-//! are not quoted), `from` and `until` are times, `format` is `pprof`, `folded`, `groups` or `lines`.
-//! Files of pprof are never scaled by `sampleRate`, which clients send wrong; folded stacks of CPU
+//! are not quoted), `from` and `until` are times, `format` is `pprof`, `folded`, `groups` or
+//! `lines`. Files of pprof are never scaled by `sampleRate`, which clients send wrong; folded stacks of CPU
 //! time have nothing else.
 
 use super::kinds::{by_suffix, name_of};

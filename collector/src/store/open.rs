@@ -76,20 +76,7 @@ fn senders(config: &Config, now_unix_ns: i64) -> Result<Arc<dyn Store>, OpenErro
             let dir = config.data_dir.join("senders");
             Arc::new(EmbeddedStore::open(&dir, options, now_unix_ns)?)
         }
-        Engine::ClickHouse => {
-            let age = Duration::from_secs(u64::from(days) * 86_400);
-            let of_agents = clickhouse_options(config);
-            let options = clickhouse::Options {
-                database: format!("{}_senders", of_agents.database),
-                cold_after: None,
-                raw: age,
-                label_sets: age,
-                minutes: age,
-                retention: age,
-                ..of_agents
-            };
-            Arc::new(ClickHouseStore::open(options)?)
-        }
+        Engine::ClickHouse => Arc::new(ClickHouseStore::open(senders_clickhouse_options(config))?),
     })
 }
 
@@ -139,6 +126,21 @@ pub fn clickhouse_options(config: &Config) -> clickhouse::Options {
         retention: age(keep.service_hours_days),
         future: FUTURE,
         ..clickhouse::Options::default()
+    }
+}
+
+/// Options of the ClickHouse store of other senders.
+pub fn senders_clickhouse_options(config: &Config) -> clickhouse::Options {
+    let age = Duration::from_secs(u64::from(config.senders.retention_days) * 86_400);
+    let of_agents = clickhouse_options(config);
+    clickhouse::Options {
+        database: format!("{}_senders", of_agents.database),
+        cold_after: None,
+        raw: age,
+        label_sets: age,
+        minutes: age,
+        retention: age,
+        ..of_agents
     }
 }
 

@@ -128,6 +128,14 @@ fn the_command_ends_with_whether_something_is_wrong() {
         schema.starts_with("ALTER TABLE schema_version ADD COLUMN"),
         "{schema}"
     );
+    let with_senders = ["--set", "senders.enabled=true"];
+    let both = run(&name, &url, &[&["check"], &with_senders[..]].concat());
+    let out = text(&both.stdout);
+    let expected = format!("error   schema ({name}_senders): the database is not made yet");
+    assert!(out.contains(&expected), "{out}");
+    let both = run(&name, &url, &[&["grants"], &with_senders[..]].concat());
+    let expected = format!("GRANT SELECT, INSERT, ALTER DELETE ON {name}_senders.* TO `default`");
+    assert!(text(&both.stdout).contains(&expected), "{both:?}");
     let embedded = run(&name, &url, &["check", "--set", "store=embedded"]);
     assert_eq!(embedded.status.code(), Some(3));
 }
