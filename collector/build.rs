@@ -47,13 +47,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile_protocols(&out)
 }
 
-/// The API of Pyroscope, which only the collector speaks. pprof's messages are those of `profile`.
+/// The APIs of Pyroscope and OpenTelemetry, which only the collector speaks. pprof's messages are those of `profile`.
 fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = [
         "querier/v1/querier.proto",
         "settings/v1/setting.proto",
         "push/v1/push.proto",
+        "opentelemetry/v1development/profiles_service.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;
     let encoded = prost::Message::encode_to_vec(&descriptors);
@@ -61,6 +62,7 @@ fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
     tonic_prost_build::configure()
         .build_client(false)
         .codec_path("::proto::PieceCodec")
+        .bytes(".opentelemetry")
         .extern_path(".google.v1", "::profile::formats::pprof::messages")
         .compile_fds(descriptors)?;
     Ok(())

@@ -217,7 +217,9 @@ impl Services {
             routes = routes.add_service(querier).add_service(settings);
         }
         if let Some(senders) = senders {
-            routes = routes.add_service(senders.placed(senders.clone().pusher()));
+            routes = routes
+                .add_service(senders.placed(senders.clone().pusher()))
+                .add_service(senders.placed(senders.clone().profiles()));
         }
         if let Some(fleet) = fleet {
             let members = Members::new(fleet);

@@ -233,7 +233,16 @@ counted! {
     /// Profiles of other senders that were stored, by protocol.
     Counter fleetprof_collector_sent_profiles_total{protocol} =
         "push" sent_push,
-        "ingest" sent_ingest;
+        "ingest" sent_ingest,
+        "otlp" sent_otlp;
+    /// Requests of OTLP by the release of their layout. `either`: read as 1.10, and possible as
+    /// 1.9; `1.7`: that or earlier, and refused.
+    Counter fleetprof_collector_sent_otlp_requests_total{layout} =
+        "1.10" sent_otlp_new,
+        "1.9" sent_otlp_1_9,
+        "1.8" sent_otlp_1_8,
+        "either" sent_otlp_either,
+        "1.7" sent_otlp_old;
     /// Profiles of other senders that were stored already: sent again.
     Counter fleetprof_collector_sent_repeated_total = sent_repeated;
     /// Requests of other senders that were refused, by cause.

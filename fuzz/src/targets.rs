@@ -66,6 +66,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("queries", queries),
     ("pyroscope_requests", pyroscope_requests),
     ("sent_profiles", sent_profiles),
+    ("otlp_requests", otlp_requests),
     ("wire_chunks", wire_chunks),
     ("segment_records", segment_records),
     ("segment_files", segment_files),
@@ -500,6 +501,11 @@ pub fn sent_profiles(data: &[u8]) {
     let body = body.get(1..).unwrap_or_default();
     let _ = collector::senders::read_ingest(pairs.collect(), body);
     let _ = profile::formats::pprof::decode_types(body, 1 << 20);
+}
+
+/// Requests of OTLP: JSON where they start as it does, protocol buffers otherwise.
+pub fn otlp_requests(data: &[u8]) {
+    let _ = collector::senders::read_otlp(data.starts_with(b"{"), data);
 }
 
 /// Writes a profile in every format and reads pprof and the wire form back.

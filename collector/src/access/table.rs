@@ -35,7 +35,7 @@ use May::{Everybody, Hosts, People, Senders};
 use Role::{Admin, Metrics, Operator, Sender, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 18] = [
+const CALLS: [(&str, &[(&str, May)]); 19] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -157,6 +157,10 @@ const CALLS: [(&str, &[(&str, May)]); 18] = [
     ("settings.v1.SettingsService", &[("Get", People(Viewer))]),
     ("push.v1.PusherService", &[("Push", Senders)]),
     (
+        "opentelemetry.proto.collector.profiles.v1development.ProfilesService",
+        &[("Export", Senders)],
+    ),
+    (
         "grpc.health.v1.Health",
         &[("Check", Everybody), ("Watch", Everybody)],
     ),
@@ -164,7 +168,7 @@ const CALLS: [(&str, &[(&str, May)]); 18] = [
 
 /// Paths of the page's listener that are no calls, each with the method and who may, where that
 /// listener asks who it is. Whoever may get something may ask for its head alone.
-static PATHS: [(Method, &str, May); 23] = [
+static PATHS: [(Method, &str, May); 24] = [
     (Method::GET, "/healthz", Everybody),
     (Method::GET, "/login", Everybody),
     (Method::GET, "/login.js", Everybody),
@@ -188,6 +192,7 @@ static PATHS: [(Method, &str, May); 23] = [
     (Method::GET, "/pyroscope/render-diff", People(Viewer)),
     (Method::POST, "/ingest", Senders),
     (Method::POST, "/pyroscope/ingest", Senders),
+    (Method::POST, "/v1development/profiles", Senders),
 ];
 
 /// Who may get the page, and the files that the program carries for it.

@@ -64,7 +64,7 @@ pub(crate) async fn ingested(
     let body = body.map_err(|refusal| senders.refuse(refusal))?;
     let plain = unpacked(&body, most).map_err(|refusal| senders.refuse(refusal))?;
     let (size, plain) = (plain.len(), plain.into_owned());
-    let decode = move |now| read(pairs, is_form, &plain, now);
+    let decode = move |now| Ok((read(pairs, is_form, &plain, now)?, ()));
     senders
         .take(caller, size, |metrics| &metrics.sent_ingest, decode)
         .await

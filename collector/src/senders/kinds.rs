@@ -41,7 +41,7 @@ pub(super) fn name_of(types: &[&str]) -> &'static str {
     let any = |of: &dyn Fn(&str) -> bool| types.iter().any(|name| of(name));
     if any(&|name| name == "wall") {
         "wall"
-    } else if any(&|name| name.contains("cpu")) {
+    } else if any(&|name| name.contains("cpu") && !name.starts_with("off")) {
         AGENTS_NAME
     } else if any(&|name| {
         name.starts_with("alloc")
@@ -141,5 +141,6 @@ mod tests {
         assert_eq!(name_of(&["alloc_objects", "inuse_space"]), "memory");
         assert_eq!(name_of(&["goroutine"]), "goroutines");
         assert_eq!(name_of(&["bananas"]), "other");
+        assert_eq!(name_of(&["off_cpu"]), "other", "waiting is no CPU time");
     }
 }

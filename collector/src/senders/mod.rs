@@ -1,7 +1,7 @@
 //! Takes profiles that no agent took: of SDKs, scrapers and agents of others.
 //!
-//! Each protocol has a file: Pyroscope's push (`push.rs`) and `/ingest` (`ingest.rs`). All of them
-//! make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
+//! Each protocol has a room: Pyroscope's push (`push.rs`) and `/ingest` (`ingest.rs`), and those of
+//! OpenTelemetry (`otlp`). All of them make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
 //! is another store than that of agents ([`crate::store::OfType`]), so nothing here can change
 //! what is said of CPU time of the fleet.
 //!
@@ -11,11 +11,13 @@
 mod accounts;
 mod ingest;
 mod kinds;
+pub(crate) mod otlp;
 mod push;
 mod window;
 
 pub use ingest::read_ingest;
 pub(crate) use ingest::{INGEST_PATH, INGEST_PATH_LONG, ingested};
+pub use otlp::read_otlp;
 
 use crate::access::Caller;
 use crate::metrics::Metrics;
@@ -235,7 +237,15 @@ impl Senders {
         Placed { inner, senders }
     }
 
-    /// As a server of gRPC.
+    /// As a server of gRPC, of OTLP.
+    pub fn profiles(self) -> otlp::Profiles {
+        let most = self.0.options.request_bytes;
+        otlp::Profiles::new(self)
+            .max_decoding_message_size(most)
+            .accept_compressed(Gzip)
+    }
+
+    /// As a server of gRPC, of Pyroscope's push.
     pub fn pusher(self) -> Pusher {
         let most = self.0.options.request_bytes;
         PusherServiceServer::new(self)
@@ -300,17 +310,18 @@ impl Senders {
         refusal.status()
     }
 
-    /// Decodes a request of so many bytes and stores what is in it: all of it, or nothing.
+    /// Decodes a request of so many bytes and stores what is in it: all of it, or nothing. Returns
+    /// what else `decode` found.
     ///
     /// # Errors
     /// When anything of it is refused; the sender is informed by the sentence.
-    pub(crate) async fn take(
+    pub(crate) async fn take<T: Send + 'static>(
         &self,
         caller: &Caller,
         bytes: usize,
         protocol: fn(&Metrics) -> &Counter,
-        decode: impl FnOnce(i64) -> Result<Vec<Sent>, Refusal> + Send + 'static,
-    ) -> Result<(), Status> {
+        decode: impl FnOnce(i64) -> Result<(Vec<Sent>, T), Refusal> + Send + 'static,
+    ) -> Result<T, Status> {
         caller.sees_all("send profiles")?;
         let now = self.0.clock.now_unix_ns();
         let inner = self.0.clone();
@@ -322,8 +333,9 @@ impl Senders {
         };
         let storing = tokio::task::spawn_blocking(move || {
             let _place = place;
-            let sent = decode(now)?;
-            inner.store(&sender, sent, now, protocol)
+            let (sent, found) = decode(now)?;
+            inner.store(&sender, sent, now, protocol)?;
+            Ok(found)
         });
         let stored = storing.await.unwrap_or_else(|_| {
             tracing::error!("a request of a sender panicked");
@@ -422,14 +434,16 @@ pub(crate) fn unpacked(bytes: &[u8], most: usize) -> Result<std::borrow::Cow<'_,
 
 /// The types of a file of pprof.
 fn pprof_types(bytes: &[u8]) -> Result<Vec<Typed>, Refusal> {
-    pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(|error| {
-        let causes = std::iter::successors(std::error::Error::source(&error), |of| of.source());
-        let chain = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
-        match error {
-            pprof::DecodeError::TooLarge { .. } | pprof::DecodeError::TooManyFrames { .. } => {
-                Refusal::too_large(chain)
-            }
-            _ => Refusal::malformed(chain),
+    pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(pprof_refusal)
+}
+
+fn pprof_refusal(error: pprof::DecodeError) -> Refusal {
+    let causes = std::iter::successors(std::error::Error::source(&error), |of| of.source());
+    let chain = causes.fold(error.to_string(), |text, cause| format!("{text}: {cause}"));
+    match error {
+        pprof::DecodeError::TooLarge { .. } | pprof::DecodeError::TooManyFrames { .. } => {
+            Refusal::too_large(chain)
         }
-    })
+        _ => Refusal::malformed(chain),
+    }
 }

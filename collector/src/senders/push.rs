@@ -18,7 +18,7 @@ impl PusherService for Senders {
         let caller = Caller::of(request.extensions())?;
         let request = request.into_inner();
         let bytes = prost::Message::encoded_len(&request);
-        let decoding = move |now| profiles(request, now);
+        let decoding = move |now| Ok((profiles(request, now)?, ()));
         self.take(&caller, bytes, |metrics| &metrics.sent_push, decoding)
             .await?;
         Ok(Response::new(PushResponse {}))

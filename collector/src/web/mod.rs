@@ -16,9 +16,9 @@ mod download;
 mod guard;
 mod incident_file;
 mod login;
+mod others;
 mod page;
 mod pin_file;
-mod pyroscope_calls;
 mod sign_in;
 mod tls;
 
@@ -375,18 +375,9 @@ pub fn router(
             GrpcWebLayer::new().layer(captures),
         )
         .route_service(&called(SERVICE_NAME), GrpcWebLayer::new().layer(questions))
-        .route(
-            &called(pyroscope_calls::QUERIER),
-            routing::any(pyroscope_calls::querier),
-        )
-        .route(
-            &called(pyroscope_calls::PUSHER),
-            routing::any(pyroscope_calls::pusher),
-        )
-        .route(
-            &called(pyroscope_calls::SETTINGS),
-            routing::any(pyroscope_calls::settings),
-        )
+        .route(&called(others::QUERIER), routing::any(others::querier))
+        .route(&called(others::PUSHER), routing::any(others::pusher))
+        .route(&called(others::SETTINGS), routing::any(others::settings))
         .fallback(page_file)
         .layer(from_fn_with_state(site.clone(), guarded))
         .with_state(site)
@@ -394,7 +385,7 @@ pub fn router(
 
 /// What is answered that is no call and no file of the page. A router does not tell what it has, so
 /// that a test holds this list to the table of who may what.
-fn routes() -> [(Method, &'static str, MethodRouter<Site>); 23] {
+fn routes() -> [(Method, &'static str, MethodRouter<Site>); 24] {
     let get = |path: &'static str, way| (Method::GET, path, way);
     let post = |path: &'static str, way| (Method::POST, path, way);
     let log_in = routing::post(login::log_in).layer(DefaultBodyLimit::max(login::BODY_BYTES_MAX));
@@ -420,19 +411,11 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 23] {
         get("/api/pin.{ending}", routing::get(file)),
         get("/api/evidence.{ending}", routing::get(file)),
         get("/api/incident.{ending}", routing::get(file)),
-        get(
-            pyroscope::RENDER_PATH,
-            routing::get(pyroscope_calls::render),
-        ),
-        get(
-            pyroscope::RENDER_DIFF_PATH,
-            routing::get(pyroscope_calls::render),
-        ),
-        post(senders::INGEST_PATH, routing::post(pyroscope_calls::ingest)),
-        post(
-            senders::INGEST_PATH_LONG,
-            routing::post(pyroscope_calls::ingest),
-        ),
+        get(pyroscope::RENDER_PATH, routing::get(others::render)),
+        get(pyroscope::RENDER_DIFF_PATH, routing::get(others::render)),
+        post(senders::INGEST_PATH, routing::post(others::ingest)),
+        post(senders::INGEST_PATH_LONG, routing::post(others::ingest)),
+        post(senders::otlp::PATH, routing::post(others::otlp)),
     ]
 }
 
@@ -750,7 +733,7 @@ fn send(content: Vec<Bytes>, mut place: ResponseSlot, queries: Queries) -> Body 
 
 async fn page_file(method: Method, uri: Uri, headers: HeaderMap) -> Response {
     if access::is_pyroscope_call(uri.path()) {
-        return pyroscope_calls::unanswered(&headers);
+        return others::unanswered(&headers);
     }
     page::respond(&method, uri.path(), &headers).map(Body::from)
 }

@@ -23,6 +23,7 @@ mod memory;
 mod model;
 mod names;
 mod oidc;
+mod otlp;
 mod outside;
 mod overview;
 mod page;

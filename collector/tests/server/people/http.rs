@@ -33,6 +33,7 @@ const PATHS: [(&str, &str, Option<Role>); 24] = [
     ("GET", "/api/incident.md", Some(Role::Viewer)),
     ("POST", "/ingest", Some(Role::Sender)),
     ("POST", "/pyroscope/ingest", Some(Role::Sender)),
+    ("POST", "/v1development/profiles", Some(Role::Sender)),
 ];
 
 /// What nobody may, whoever asks.

@@ -118,14 +118,21 @@ pub struct Typed {
 /// # Errors
 /// When the bytes are damaged, inconsistent, or over a limit.
 pub fn decode_types(bytes: &[u8], limit: u64) -> Result<Vec<Typed>, DecodeError> {
-    let message = message(bytes, limit)?;
+    types(&message(bytes, limit)?)
+}
+
+/// The same of a file that is decoded already.
+///
+/// # Errors
+/// When it is inconsistent, or over a limit.
+pub fn types(message: &Message) -> Result<Vec<Typed>, DecodeError> {
     let types = message.sample_type.len();
     if types == 0 || types > TYPES_MAX {
         return Err(DecodeError::Types { types });
     }
     let mut found = Vec::with_capacity(types);
     for weight_at in 0..types {
-        let mut reader = Reader::new(&message)?;
+        let mut reader = Reader::new(message)?;
         let named = |of: &ValueType| {
             Ok::<_, DecodeError>(TypeName {
                 name: reader.string(of.r#type)?.to_owned(),
@@ -604,7 +611,9 @@ mod tests {
             comment: vec![2; TIMES as usize],
             ..Message::default()
         };
-        let profile = Reader::new(&message).unwrap().read().unwrap();
+        let count = |sample: &Sample, number| at(sample, number, 0);
+        let reader = Reader::new(&message).unwrap();
+        let profile = reader.read(0, count, false).unwrap();
         assert_eq!(profile.info.event, long);
         // One for all locations without a line.
         assert_eq!(profile.dict.frames.len() as u64, TIMES / 2 + 1);

@@ -1,5 +1,5 @@
-//! Pyroscope's API on the page's listener: its calls, and `GET /pyroscope/render` and
-//! `render-diff`.
+//! APIs of others on the page's listener: Pyroscope's calls, `GET /pyroscope/render` and
+//! `render-diff`, and what other senders post.
 
 use super::{QUERY_BYTES_MAX, Site, packed, plain, send};
 use crate::access::Caller;
@@ -105,6 +105,17 @@ pub(super) async fn ingest(
             response
         }
     }
+}
+
+/// Takes what OpenTelemetry's exporters send over HTTP.
+pub(super) async fn otlp(State(site): State<Site>, request: Request) -> Response {
+    let (parts, body) = request.into_parts();
+    let Some(senders) = site.senders.clone() else {
+        return unanswered(&parts.headers);
+    };
+    let caller = Caller::of(&parts.extensions);
+    let answered = senders::otlp::posted(&senders, caller, &parts.headers, body).await;
+    answered.map(Body::from)
 }
 
 /// Says that a call is none that this collector answers.

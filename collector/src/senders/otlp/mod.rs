@@ -1,0 +1,392 @@
+//! OTLP profiles: `ProfilesService/Export` over gRPC, and over HTTP in protocol buffers and JSON.
+//!
+//! Releases from 1.8 on are read; which one it is, is told by what is sent (`layout.rs`). Profiles
+//! become files of pprof in memory (`convert.rs`), whose reader is the one for all that strangers
+//! send.
+
+mod convert;
+mod layout;
+mod messages;
+mod tables;
+
+use super::kinds::name_of;
+use super::{PPROF_BYTES_MAX, Refusal, Senders, Sent, unpacked};
+use crate::access::Caller;
+use crate::ingest::limits::LABELS_PER_SET_MAX;
+use crate::metrics::Metrics;
+use crate::pyroscope::SERVICE_NAME;
+use crate::query::RETRY_AFTER;
+use bytes::Bytes;
+use convert::LOCATIONS_MAX;
+use hyper::body::Body;
+use hyper::header::{CONTENT_TYPE, HeaderValue};
+use hyper::{HeaderMap, Response, StatusCode};
+use layout::{Generation, Layout};
+use messages::{ErrorStatus, JsonRequest, Profile, ResourceProfiles, Scope};
+use metrics::Counter;
+use profile::formats::pprof;
+use prost::Message;
+use std::collections::HashSet;
+use std::sync::Arc;
+use tables::Tables;
+use tonic::{Code, Request, Status};
+use wire::profiles_service_server::{ProfilesService, ProfilesServiceServer};
+use wire::{
+    ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
+};
+
+/// The generated messages and service of the call.
+#[expect(clippy::allow_attributes, reason = "generated")]
+pub(crate) mod wire {
+    tonic::include_proto!("opentelemetry.proto.collector.profiles.v1development");
+}
+
+/// Path of the call over HTTP.
+pub(crate) const PATH: &str = "/v1development/profiles";
+
+/// Largest request in JSON, whose messages take twenty times their size in memory. Unit: bytes.
+const JSON_BYTES_MAX: usize = PPROF_BYTES_MAX;
+
+/// Labels that are not the resource's: those of the scope, and those that the collector sets.
+const OTHER_LABELS: usize = 8;
+
+/// Attributes of resources that are another for each process, or longer than a label may be.
+const LEFT_OUT: [&str; 6] = [
+    "process.pid",
+    "process.parent_pid",
+    "process.command",
+    "process.command_line",
+    "process.command_args",
+    "process.executable.path",
+];
+
+/// The same, of attributes with a name of their own behind this.
+const LEFT_OUT_BELOW: &str = "process.environment_variable.";
+
+/// The exporter's service as a server of gRPC.
+pub type Profiles = ProfilesServiceServer<Senders>;
+
+#[tonic::async_trait]
+impl ProfilesService for Senders {
+    async fn export(
+        &self,
+        request: Request<ExportProfilesServiceRequest>,
+    ) -> Result<tonic::Response<ExportProfilesServiceResponse>, Status> {
+        let caller = Caller::of(request.extensions())?;
+        let request = request.into_inner();
+        let bytes = request.encoded_len();
+        let answer = self.exported(&caller, bytes, |_| Ok(request)).await?;
+        Ok(tonic::Response::new(answer))
+    }
+}
+
+impl Senders {
+    async fn exported(
+        &self,
+        caller: &Caller,
+        bytes: usize,
+        request: impl FnOnce(()) -> Result<ExportProfilesServiceRequest, Refusal> + Send + 'static,
+    ) -> Result<ExportProfilesServiceResponse, Status> {
+        let metrics = self.0.metrics.clone();
+        let decode = move |now| decoded(request(())?, now, &metrics);
+        let protocol: fn(&Metrics) -> &Counter = |metrics| &metrics.sent_otlp;
+        let release = self.take(caller, bytes, protocol, decode).await?;
+        // The newest says nothing.
+        let partial_success = release.map(|release| ExportProfilesPartialSuccess {
+            rejected_profiles: 0,
+            error_message: format!(
+                "decoded as OTLP profiles {release}, which is older than what this collector \
+                 expects (1.10 or later)"
+            ),
+        });
+        Ok(ExportProfilesServiceResponse { partial_success })
+    }
+}
+
+/// The codec of a request over HTTP, which is that of its answer.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Codec {
+    Proto,
+    Json,
+}
+
+impl Codec {
+    fn of(headers: &HeaderMap) -> Option<Codec> {
+        let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
+        match kind.split(';').next()?.trim() {
+            "application/x-protobuf" => Some(Codec::Proto),
+            "application/json" => Some(Codec::Json),
+            _ => None,
+        }
+    }
+
+    fn content_type(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            Codec::Proto => "application/x-protobuf",
+            Codec::Json => "application/json",
+        })
+    }
+}
+
+/// Answers a request over HTTP.
+pub(crate) async fn posted<B>(
+    senders: &Senders,
+    caller: Result<Arc<Caller>, Status>,
+    headers: &HeaderMap,
+    body: B,
+) -> Response<Bytes>
+where
+    B: Body,
+    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
+{
+    let Some(codec) = Codec::of(headers) else {
+        let text = "failed to read the request: its content type is neither \
+                    application/x-protobuf nor application/json";
+        let status = senders.refuse(Refusal::malformed(text));
+        let mut response = failed(Codec::Json, &status);
+        *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return response;
+    };
+    let answering = async {
+        let caller = caller?;
+        let _place = senders.place()?;
+        let body = senders.body(body).await?;
+        let most = match codec {
+            Codec::Proto => senders.request_bytes(),
+            Codec::Json => senders.request_bytes().min(JSON_BYTES_MAX),
+        };
+        let plain = unpacked(&body, most).map_err(|refusal| senders.refuse(refusal))?;
+        let plain = Bytes::from(plain.into_owned());
+        let bytes = plain.len();
+        let request = move |()| read(codec, plain);
+        senders.exported(&caller, bytes, request).await
+    };
+    let answered = tokio::time::timeout(super::REQUEST_TIMEOUT, answering).await;
+    match answered.unwrap_or_else(|_| Err(senders.too_late())) {
+        Ok(answer) => {
+            let content = match codec {
+                Codec::Proto => answer.encode_to_vec(),
+                Codec::Json => json(&answer).to_string().into_bytes(),
+            };
+            let mut response = Response::new(content.into());
+            let headers = response.headers_mut();
+            headers.insert(CONTENT_TYPE, codec.content_type());
+            response
+        }
+        Err(status) => failed(codec, &status),
+    }
+}
+
+fn json(answer: &ExportProfilesServiceResponse) -> serde_json::Value {
+    match &answer.partial_success {
+        None => serde_json::json!({}),
+        Some(partial) => serde_json::json!({
+            "partialSuccess": { "errorMessage": partial.error_message }
+        }),
+    }
+}
+
+/// A refusal, in the codec of the request. What may come again has the statuses of OTLP for it.
+fn failed(codec: Codec, status: &Status) -> Response<Bytes> {
+    let http = match status.code() {
+        Code::InvalidArgument => StatusCode::BAD_REQUEST,
+        Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
+        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
+        Code::PermissionDenied => StatusCode::FORBIDDEN,
+        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
+        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
+        _ => StatusCode::INTERNAL_SERVER_ERROR,
+    };
+    let (code, message) = (i32::from(status.code()), status.message().to_owned());
+    let content = match codec {
+        Codec::Proto => ErrorStatus { code, message }.encode_to_vec(),
+        Codec::Json => serde_json::json!({ "code": code, "message": message })
+            .to_string()
+            .into_bytes(),
+    };
+    let mut response = Response::new(Bytes::from(content));
+    *response.status_mut() = http;
+    let headers = response.headers_mut();
+    headers.insert(CONTENT_TYPE, codec.content_type());
+    let again = status.metadata().get(RETRY_AFTER);
+    if let Some(again) = again.and_then(|again| HeaderValue::from_bytes(again.as_bytes()).ok()) {
+        headers.insert(hyper::header::RETRY_AFTER, again);
+    }
+    response
+}
+
+fn read(codec: Codec, plain: Bytes) -> Result<ExportProfilesServiceRequest, Refusal> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        Refusal::malformed(format!("failed to read the request: {error}"))
+    };
+    match codec {
+        Codec::Proto => ExportProfilesServiceRequest::decode(plain).map_err(|error| wrong(&error)),
+        Codec::Json => {
+            let request: JsonRequest =
+                serde_json::from_slice(&plain).map_err(|error| wrong(&error))?;
+            Ok(ExportProfilesServiceRequest {
+                resource_profiles: request.resource_profiles,
+                dictionary: request.dictionary.encode_to_vec().into(),
+            })
+        }
+    }
+}
+
+/// Reads a request, for tests of hostile input; returns how many profiles it has.
+///
+/// # Errors
+/// When it is refused.
+#[doc(hidden)]
+pub fn read_otlp(is_json: bool, body: &[u8]) -> Result<usize, String> {
+    let codec = if is_json { Codec::Json } else { Codec::Proto };
+    let text = |refusal: Refusal| refusal.text;
+    let request = read(codec, Bytes::copy_from_slice(body)).map_err(text)?;
+    let all = profiles(request, 1_700_000_000_000_000_000, &Metrics::default());
+    Ok(all.map_err(text)?.0.len())
+}
+
+/// The profiles of a request, and its release where that is an older one. What was read is
+/// counted by its layout.
+fn decoded(
+    request: ExportProfilesServiceRequest,
+    now_unix_ns: i64,
+    metrics: &Metrics,
+) -> Result<(Vec<Sent>, Option<&'static str>), Refusal> {
+    let (sent, layout, generation) = profiles(request, now_unix_ns, metrics)?;
+    let (counter, release) = match (layout, generation) {
+        (Layout::New, _) => (&metrics.sent_otlp_new, None),
+        (Layout::Either, _) => (&metrics.sent_otlp_either, None),
+        (Layout::Old, Generation::V8) => (&metrics.sent_otlp_1_8, Some("1.8")),
+        (Layout::Old, _) => (&metrics.sent_otlp_1_9, Some("1.9")),
+    };
+    counter.inc();
+    Ok((sent, release))
+}
+
+fn profiles(
+    request: ExportProfilesServiceRequest,
+    now_unix_ns: i64,
+    metrics: &Metrics,
+) -> Result<(Vec<Sent>, Layout, Generation), Refusal> {
+    let wrong = |what: &str, error: &dyn std::fmt::Display| {
+        Refusal::malformed(format!("failed to read {what}: {error}"))
+    };
+    // The same when it is sent again.
+    let mut hasher = blake3::Hasher::new();
+    hasher.update(&request.dictionary);
+    let mut resources = Vec::with_capacity(request.resource_profiles.len());
+    for bytes in request.resource_profiles {
+        hasher.update(&bytes);
+        let resource = ResourceProfiles::decode(bytes);
+        resources.push(resource.map_err(|error| wrong("the resources", &error))?);
+    }
+    let mut generation = Generation::Later;
+    for bytes in resources.iter().flat_map(all_profiles) {
+        match layout::generation(bytes).map_err(|error| wrong("a profile", &error))? {
+            Generation::Before => {
+                metrics.sent_otlp_old.inc();
+                return Err(Refusal::malformed(
+                    "failed to read the profiles: they are of OTLP 1.7 or earlier; this collector \
+                     reads 1.8 and later, which OpenTelemetry collectors send from 0.136 on",
+                ));
+            }
+            Generation::V8 => generation = Generation::V8,
+            Generation::Later => {}
+        }
+    }
+    let tables = Tables::new(request.dictionary);
+    let tables = tables.map_err(|error| wrong("the dictionary", &error))?;
+    let mut read = Vec::with_capacity(resources.len());
+    for resource in resources {
+        let base = labels(&resource, &tables, metrics);
+        for scoped in resource.scope_profiles {
+            let labels = with_scope(&base, scoped.scope);
+            for bytes in scoped.profiles {
+                let profile = Profile::decode(bytes);
+                let profile = profile.map_err(|error| wrong("a profile", &error))?;
+                read.push((labels.clone(), profile));
+            }
+        }
+    }
+    let samples = read.iter().flat_map(|(_, profile)| &profile.samples);
+    let layout = layout::of_all(samples.map(|bytes| &bytes[..]), tables.sizes())?;
+    let mut locations_left = LOCATIONS_MAX;
+    let mut sent = Vec::with_capacity(read.len());
+    for (number, (labels, profile)) in read.into_iter().enumerate() {
+        if profile.samples.is_empty() {
+            continue;
+        }
+        let message = convert::pprof(&profile, layout, &tables, &mut locations_left)?;
+        drop(profile);
+        let mut types = pprof::types(&message).map_err(super::pprof_refusal)?;
+        // Of CPU time the last is the time.
+        let Some(typed) = types.pop() else { continue };
+        let mut identity = hasher.clone();
+        identity.update(&number.to_le_bytes());
+        let name = match name_of(&[&typed.sample_type.name]) {
+            "other" => typed.sample_type.name.clone(),
+            name => name.to_owned(),
+        };
+        sent.push(Sent {
+            name,
+            labels,
+            start_unix_ns: now_unix_ns,
+            end_unix_ns: 0,
+            identity: identity.finalize().into(),
+            typed,
+        });
+    }
+    Ok((sent, layout, generation))
+}
+
+fn all_profiles(resource: &ResourceProfiles) -> impl Iterator<Item = &Bytes> {
+    resource
+        .scope_profiles
+        .iter()
+        .flat_map(|scoped| &scoped.profiles)
+}
+
+/// The labels of a resource.
+fn labels(
+    resource: &ResourceProfiles,
+    tables: &Tables,
+    metrics: &Metrics,
+) -> Vec<(String, String)> {
+    let attributes = resource.resource.iter().flat_map(|own| &own.attributes);
+    let (mut found, mut taken) = (Vec::new(), HashSet::new());
+    let (mut service, mut program) = (None, None);
+    for (key, value) in attributes.filter_map(|pair| tables.pair(pair)) {
+        match key.as_str() {
+            "service.name" => service = Some(value.clone()),
+            "process.executable.name" => program = Some(value.clone()),
+            _ => {}
+        }
+        let is_left_out = LEFT_OUT.contains(&&*key) || key.starts_with(LEFT_OUT_BELOW);
+        if is_left_out || value.is_empty() || !taken.insert(key.clone()) {
+            continue;
+        }
+        if found.len() + OTHER_LABELS > LABELS_PER_SET_MAX {
+            metrics.sent_labels_dropped.inc();
+            continue;
+        }
+        found.push((key, value));
+    }
+    let service = service.filter(|service| !service.is_empty());
+    let service = service.or_else(|| program.map(|program| format!("unknown_service:{program}")));
+    if let Some(service) = service.filter(|_| !taken.contains(SERVICE_NAME)) {
+        found.push((SERVICE_NAME.to_owned(), service));
+    }
+    found
+}
+
+/// The same with those of what made the profiles.
+fn with_scope(labels: &[(String, String)], scope: Option<Scope>) -> Vec<(String, String)> {
+    let mut all = labels.to_vec();
+    let Scope { name, version } = scope.unwrap_or_default();
+    for (key, value) in [("otel.scope.name", name), ("otel.scope.version", version)] {
+        if !value.is_empty() && !all.iter().any(|(own, _)| own == key) {
+            all.push((key.to_owned(), value));
+        }
+    }
+    all
+}
