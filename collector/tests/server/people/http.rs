@@ -8,7 +8,7 @@ use proto::collector::{AddUserRequest, Role};
 use std::path::Path;
 
 /// Every path, with the least role that may ask for it; none: everybody.
-const PATHS: [(&str, &str, Option<Role>); 24] = [
+const PATHS: [(&str, &str, Option<Role>); 25] = [
     ("GET", "/healthz", None),
     ("GET", "/login", None),
     ("GET", "/login.js", None),
