@@ -47,13 +47,14 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile_protocols(&out)
 }
 
-/// The APIs of Pyroscope and OpenTelemetry, which only the collector speaks. pprof's messages are those of `profile`.
+/// The APIs of Pyroscope, Parca and OpenTelemetry, which only the collector speaks. pprof's messages are those of `profile`.
 fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = [
         "querier/v1/querier.proto",
         "settings/v1/setting.proto",
         "push/v1/push.proto",
+        "parca/profilestore/v1alpha1/profilestore.proto",
         "opentelemetry/v1development/profiles_service.proto",
     ];
     let descriptors = protox::compile(files, ["proto"])?;

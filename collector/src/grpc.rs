@@ -219,6 +219,7 @@ impl Services {
         if let Some(senders) = senders {
             routes = routes
                 .add_service(senders.placed(senders.clone().pusher()))
+                .add_service(senders.placed(senders.clone().parca()))
                 .add_service(senders.placed(senders.clone().profiles()));
         }
         if let Some(fleet) = fleet {

@@ -234,7 +234,8 @@ counted! {
     Counter fleetprof_collector_sent_profiles_total{protocol} =
         "push" sent_push,
         "ingest" sent_ingest,
-        "otlp" sent_otlp;
+        "otlp" sent_otlp,
+        "write_raw" sent_write_raw;
     /// Requests of OTLP by the release of their layout. `either`: read as 1.10, and possible as
     /// 1.9; `1.7`: that or earlier, and refused.
     Counter fleetprof_collector_sent_otlp_requests_total{layout} =

@@ -35,7 +35,7 @@ use May::{Everybody, Hosts, People, Senders};
 use Role::{Admin, Metrics, Operator, Sender, Viewer};
 
 /// Calls by service, each with who may make it.
-const CALLS: [(&str, &[(&str, May)]); 19] = [
+const CALLS: [(&str, &[(&str, May)]); 20] = [
     (
         "fleetprof.collector.v1.EnrollmentService",
         &[("Enroll", Everybody)],
@@ -156,6 +156,10 @@ const CALLS: [(&str, &[(&str, May)]); 19] = [
     ),
     ("settings.v1.SettingsService", &[("Get", People(Viewer))]),
     ("push.v1.PusherService", &[("Push", Senders)]),
+    (
+        "parca.profilestore.v1alpha1.ProfileStoreService",
+        &[("WriteRaw", Senders)],
+    ),
     (
         "opentelemetry.proto.collector.profiles.v1development.ProfilesService",
         &[("Export", Senders)],

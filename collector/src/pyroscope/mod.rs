@@ -127,12 +127,13 @@ mod tests {
                         _ => "sender",
                     };
                     assert_eq!(who_may(&path), Some(least), "{path}");
-                    let is_otlp = path.starts_with("/opentelemetry.");
-                    assert_eq!(is_pyroscope_call(&path), !is_otlp, "{path}");
+                    let is_other =
+                        path.starts_with("/opentelemetry.") || path.starts_with("/parca.");
+                    assert_eq!(is_pyroscope_call(&path), !is_other, "{path}");
                     calls += 1;
                 }
             }
         }
-        assert_eq!(calls, 14);
+        assert_eq!(calls, 15);
     }
 }

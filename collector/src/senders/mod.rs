@@ -1,7 +1,7 @@
 //! Takes profiles that no agent took: of SDKs, scrapers and agents of others.
 //!
-//! Each protocol has a room: Pyroscope's push (`push.rs`) and `/ingest` (`ingest.rs`), and those of
-//! OpenTelemetry (`otlp`). All of them make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
+//! Each protocol has a room: Pyroscope's push and Parca's `WriteRaw` (`push.rs`),
+//! Pyroscope's `/ingest` (`ingest.rs`), and OpenTelemetry's (`otlp`). All of them make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
 //! is another store than that of agents ([`crate::store::OfType`]), so nothing here can change
 //! what is said of CPU time of the fleet.
 //!
@@ -167,6 +167,9 @@ impl Refusal {
 /// The pusher as a server of gRPC.
 pub type Pusher = PusherServiceServer<Senders>;
 
+/// Parca's service as a server of gRPC.
+pub type Parca = push::parca::profile_store_service_server::ProfileStoreServiceServer<Senders>;
+
 /// A service of gRPC whose requests take a place before they are read, and may take so long.
 #[derive(Clone)]
 pub struct Placed<S> {
@@ -241,6 +244,14 @@ impl Senders {
     pub fn profiles(self) -> otlp::Profiles {
         let most = self.0.options.request_bytes;
         otlp::Profiles::new(self)
+            .max_decoding_message_size(most)
+            .accept_compressed(Gzip)
+    }
+
+    /// As a server of gRPC, of Parca's call.
+    pub fn parca(self) -> Parca {
+        let most = self.0.options.request_bytes;
+        Parca::new(self)
             .max_decoding_message_size(most)
             .accept_compressed(Gzip)
     }

@@ -343,6 +343,70 @@ async fn a_collector_that_lets_nobody_in_says_so() {
     assert_eq!(types(&rig).await, [""; 0]);
 }
 
+/// A request of Parca's clients, as bytes of its fields.
+#[derive(Clone, PartialEq, prost::Message)]
+struct WriteRaw {
+    /// Field 1 says whose it is, and is of no use here.
+    #[prost(string, tag = "1")]
+    tenant: String,
+    #[prost(message, repeated, tag = "2")]
+    series: Vec<RawSeries>,
+    #[prost(bool, tag = "3")]
+    normalized: bool,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawSeries {
+    #[prost(message, optional, tag = "1")]
+    labels: Option<Labels>,
+    #[prost(message, repeated, tag = "2")]
+    samples: Vec<RawFile>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct Labels {
+    #[prost(message, repeated, tag = "1")]
+    labels: Vec<LabelPair>,
+}
+
+#[derive(Clone, PartialEq, prost::Message)]
+struct RawFile {
+    #[prost(bytes = "vec", tag = "1")]
+    raw_profile: Vec<u8>,
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn parcas_call_takes_the_same() {
+    let rig = rig().await;
+    let pair = |name: &str, value: &str| LabelPair {
+        name: name.to_owned(),
+        value: value.to_owned(),
+    };
+    let request = WriteRaw {
+        tenant: "t".to_owned(),
+        series: vec![RawSeries {
+            labels: Some(Labels {
+                labels: vec![pair("__name__", "memory"), pair("node", "eu-1")],
+            }),
+            samples: vec![RawFile {
+                raw_profile: gzip(&heap(21)),
+            }],
+        }],
+        normalized: true,
+    };
+    let mut client = tonic::client::Grpc::new(rig.channel().await);
+    client.ready().await.expect("a connection");
+    let path = "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw";
+    let codec = proto::PieceCodec::<WriteRaw, ()>::default();
+    let path = path.parse().expect("a path");
+    let done = client
+        .unary(tonic::Request::new(request), path, codec)
+        .await;
+    done.expect("taken");
+    assert_eq!(top(&rig, HEAP).await, [("work".to_owned(), 21)]);
+    assert_eq!(rig.metrics.sent_write_raw.get(), 2, "objects and space");
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_counts_once() {
     let rig = rig().await;
