@@ -47,7 +47,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     compile_protocols(&out)
 }
 
-/// The APIs of Pyroscope, Parca and OpenTelemetry, which only the collector speaks. pprof's messages are those of `profile`.
+/// The APIs of Pyroscope, Parca and OpenTelemetry, which only the collector speaks. pprof's
+/// messages are those of `profile`.
 fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
     println!("cargo::rerun-if-changed=proto");
     let files = [

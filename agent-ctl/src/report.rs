@@ -299,7 +299,7 @@ impl Measure {
         Measure {
             unit: match (counts, core) {
                 (true, _) => Unit::Count,
-                (_, Some(core)) if core > 0.0 && !profile.info.is_waiting() => Unit::Cores(core),
+                (_, Some(core)) if core > 0.0 && profile.info.is_cpu_time() => Unit::Cores(core),
                 _ if unit.is_empty() => Unit::Count,
                 _ => Unit::Weight(unit.clone()),
             },

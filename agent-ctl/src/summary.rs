@@ -41,7 +41,11 @@ fn sums(info: &Info, total: Value, is_samples: bool, clock: &Clock) -> String {
         _ if is_time(unit) && info.is_waiting() => {
             format!("{} waited", units::weight(total.weight, unit))
         }
-        _ if is_time(unit) => format!("{} CPU", units::weight(total.weight, unit)),
+        _ if info.is_cpu_time() => format!("{} CPU", units::weight(total.weight, unit)),
+        _ if is_time(unit) => {
+            let time = units::weight(total.weight, unit);
+            format!("{time} of {}", clean(&info.event))
+        }
         // What was sampled, where the unit says less: `events`, `calls`.
         _ if info.event.starts_with("tracepoint:") || info.event.starts_with("uprobe:") => {
             format!(
@@ -482,6 +486,7 @@ mod tests {
                 "14 samples, 32,265 events of tracepoint:block:block_rq_issue",
             ),
             ("cpu-clock", "nanoseconds", "14 samples, 0.00 s CPU"),
+            ("wall", "nanoseconds", "14 samples, 0.00 s of wall"),
             (
                 "tracepoint:a:b",
                 "calls\x1b[2J",

@@ -50,11 +50,20 @@ impl Info {
         self.period == 0 && !matches!(self.unit.as_str(), "" | "samples") && !is_time(&self.unit)
     }
 
-    /// What the weight is in words: `CPU time`, `Time waited`, or its unit.
+    /// True when weights are CPU time. Profiles of others may be of other time, such as `wall`.
+    pub fn is_cpu_time(&self) -> bool {
+        let event = self.event.as_str();
+        let is_named = matches!(event, "" | "samples" | "itimer" | "task-clock")
+            || event.contains("cpu") && !event.starts_with("off");
+        is_time(&self.unit) && is_named
+    }
+
+    /// What the weight is in words: `CPU time`, `Time waited`, `Time`, or its unit.
     pub fn weight_label(&self) -> &str {
         match self.unit.as_str() {
             unit if is_time(unit) && self.is_waiting() => "Time waited",
-            unit if is_time(unit) => "CPU time",
+            _ if self.is_cpu_time() => "CPU time",
+            unit if is_time(unit) => "Time",
             "" => "Weight",
             unit => unit,
         }

@@ -20,6 +20,7 @@ for resource in request.resource_profiles:
                 profile.time_unix_nano = time.time_ns() - 10_000_000_000
 channel = grpc.insecure_channel(sys.argv[1])
 try:
-    print(calls.ProfilesServiceStub(channel).Export(request, timeout=10) or "stored")
+    answer = calls.ProfilesServiceStub(channel).Export(request, timeout=10)
+    print(str(answer).strip() or "stored")
 except grpc.RpcError as error:
     print(error.code().name, error.details())

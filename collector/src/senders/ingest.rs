@@ -2,8 +2,8 @@
 //!
 //! The query says what it is: `name` is the application with labels, `app.suffix{k=v,…}` (values
 //! are not quoted), `from` and `until` are times, `format` is `pprof`, `folded`, `groups` or
-//! `lines`. Files of pprof are never scaled by `sampleRate`, which clients send wrong; folded stacks of CPU
-//! time have nothing else.
+//! `lines`. Files of pprof are never scaled by `sampleRate`, which clients send wrong; folded
+//! stacks of CPU time have nothing else.
 
 use super::kinds::{by_suffix, name_of};
 use super::{Refusal, Senders, Sent, pprof_types, unpacked};

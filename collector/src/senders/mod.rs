@@ -1,9 +1,10 @@
 //! Takes profiles that no agent took: of SDKs, scrapers and agents of others.
 //!
-//! Each protocol has a room: Pyroscope's push and Parca's `WriteRaw` (`push.rs`),
-//! Pyroscope's `/ingest` (`ingest.rs`), and OpenTelemetry's (`otlp`). All of them make `Sent` profiles, which become windows (`window.rs`) of the store of other senders. That
-//! is another store than that of agents ([`crate::store::OfType`]), so nothing here can change
-//! what is said of CPU time of the fleet.
+//! Each protocol has a room: Pyroscope's push and Parca's `WriteRaw` (`push.rs`), Pyroscope's
+//! `/ingest` (`ingest.rs`), and OpenTelemetry's (`otlp`). All of them make `Sent` profiles, which
+//! become windows (`window.rs`) of the store of other senders. That is another store than that of
+//! agents ([`crate::store::OfType`]), so nothing here can change what is said of CPU time of the
+//! fleet.
 //!
 //! A sender is the token it comes with. Its requests are bounded in size, rate and number of series
 //! (`accounts.rs`); what is over a bound is refused with a sentence and counted.

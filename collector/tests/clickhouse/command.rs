@@ -132,7 +132,7 @@ fn the_command_ends_with_whether_something_is_wrong() {
     let both = run(&name, &url, &[&["check"], &with_senders[..]].concat());
     let out = text(&both.stdout);
     let expected = format!("error   schema ({name}_senders): the database is not made yet");
-    assert!(out.contains(&expected), "{out}");
+    assert!(out.contains(&expected), "{both:?}");
     let both = run(&name, &url, &[&["grants"], &with_senders[..]].concat());
     let expected = format!("GRANT SELECT, INSERT, ALTER DELETE ON {name}_senders.* TO `default`");
     assert!(text(&both.stdout).contains(&expected), "{both:?}");

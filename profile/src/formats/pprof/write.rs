@@ -76,7 +76,8 @@ fn build(profile: &Profile) -> Message {
     };
     let weight = match info.unit.as_str() {
         unit if is_time(unit) && info.is_waiting() => ("off_cpu", unit),
-        unit if is_time(unit) => ("cpu", unit),
+        unit if info.is_cpu_time() => ("cpu", unit),
+        unit if is_time(unit) => (info.event.as_str(), unit),
         "" => ("weight", "count"),
         // The default type is found by its name, which must not be that of the count.
         "samples" => ("weight", "samples"),
