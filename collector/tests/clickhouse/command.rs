@@ -86,12 +86,17 @@ fn newer_databases_are_used_as_far_as_they_say() {
 }
 
 fn run(database: &str, url: &str, arguments: &[&str]) -> Output {
+    run_with(database, url, "senders.enabled=false", arguments)
+}
+
+fn run_with(database: &str, url: &str, more: &str, arguments: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_fleetprof-collector"));
     command.env_clear().arg("store");
     for set in [
         "store=clickhouse".to_owned(),
         format!("clickhouse.urls={url}"),
         format!("clickhouse.database={database}"),
+        more.to_owned(),
     ] {
         command.args(["--set", &set]);
     }
@@ -128,12 +133,12 @@ fn the_command_ends_with_whether_something_is_wrong() {
         schema.starts_with("ALTER TABLE schema_version ADD COLUMN"),
         "{schema}"
     );
-    let with_senders = ["--set", "senders.enabled=true"];
-    let both = run(&name, &url, &[&["check"], &with_senders[..]].concat());
+    let with_senders = |action: &str| run_with(&name, &url, "senders.enabled=true", &[action]);
+    let both = with_senders("check");
     let out = text(&both.stdout);
     let expected = format!("error   schema ({name}_senders): the database is not made yet");
     assert!(out.contains(&expected), "{both:?}");
-    let both = run(&name, &url, &[&["grants"], &with_senders[..]].concat());
+    let both = with_senders("grants");
     let expected = format!("GRANT SELECT, INSERT, ALTER DELETE ON {name}_senders.* TO `default`");
     assert!(text(&both.stdout).contains(&expected), "{both:?}");
     let embedded = run(&name, &url, &["check", "--set", "store=embedded"]);
