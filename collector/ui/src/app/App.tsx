@@ -66,6 +66,7 @@ export function App() {
   useTitle(view, query);
   const { range, selection, wrong } = useSelected(now, turn);
   const baseline = useBaseline(range, selection, turn);
+  format.nameTime(selection?.type ?? '');
   // All times are drawn again in the other zone.
   useZone();
   const labels = useLabels(range);

@@ -169,8 +169,7 @@ function meanOfAll(chart: Chart): number {
   return chart.lines.reduce((sum, line) => sum + line.mean, 0);
 }
 
-const rateText = (rate: number, unit: string) =>
-  Number.isFinite(rate) ? `${format.significant(rate)} ${format.rateUnit(unit)}` : 'unknown';
+const rateText = (rate: number, unit: string) => (Number.isFinite(rate) ? format.rate(rate, unit) : 'unknown');
 
 /** A line with the time without data in grey. */
 function Sparkline({ chart }: { chart: Chart | undefined }) {

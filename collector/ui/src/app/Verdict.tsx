@@ -26,7 +26,6 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
   const hosts = Number(quality?.hosts ?? 0n);
   const [words, when] = [was?.words ?? '', was?.when ?? ''];
   const change = changeText(mean, meanBefore);
-  const unit = format.rateUnit(chart?.unit ?? '');
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
     <p class="selection-verdict" aria-live="polite">
@@ -34,9 +33,7 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
         <span class="soft">{selection.type ? 'Nothing of this type' : 'No CPU time'} in this selection</span>
       ) : chart && Number.isFinite(mean) ? (
         <>
-          <b>
-            {format.significant(mean)} {unit}
-          </b>{' '}
+          <b>{format.rate(mean, chart.unit)}</b>{' '}
           {hosts > 0 && <>on {selection.type ? `${hosts} series` : format.plural(hosts, 'host')}</>}
           {change === 'nothing' && <> · none {when}</>}
           {change !== '' && change !== 'nothing' && (

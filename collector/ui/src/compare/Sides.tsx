@@ -223,7 +223,7 @@ function Line(
         align="left"
       />
       <span class="side-sum">
-        {rate === undefined ? '' : `${format.significant(rate)} ${format.rateUnit(props.unit)} · `}
+        {rate === undefined ? '' : `${format.rate(rate, props.unit)} · `}
         {side ? `${format.compact(side.samples)} samples` : ''}
         {side && side.lost >= LOST_TOLD && ` · lost ${format.percent(side.lost)}`}
       </span>

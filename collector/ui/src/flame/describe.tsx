@@ -30,7 +30,7 @@ function sided(id: number, side: 0 | 1, of: Describing): string {
   return rate === undefined ? amount(tree.total[side][id], of) : rateText(rate, of);
 }
 
-const rateText = (rate: number, of: Describing) => `${format.significant(rate)} ${format.rateUnit(of.unit)}`;
+const rateText = (rate: number, of: Describing) => format.rate(rate, of.unit);
 
 const amount = (value: number, of: Describing) =>
   of.samples ? format.plural(value, 'sample') : format.weight(value, of.unit);

@@ -93,7 +93,7 @@ export function compact(value: number): string {
 
 /** Bytes with a binary prefix. */
 export function bytes(value: number): string {
-  if (value < 1024) return `${value} B`;
+  if (value < 1024) return `${significant(value)} B`;
   const prefixes = ['KiB', 'MiB', 'GiB', 'TiB', 'PiB', 'EiB'];
   const power = Math.min(prefixes.length, Math.floor(Math.log2(value) / 10));
   return `${significant(value / 1024 ** power)} ${prefixes[power - 1]}`;
@@ -165,7 +165,20 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${Math.round(value) === 1 ? one : many}`;
 }
 
+/** What time within a second is called: cores, unless it is no CPU time. */
+let timeRate = 'cores';
+
+/** Names rates of time from now on for a profile type; the empty one is CPU time of agents. */
+export function nameTime(type: string): void {
+  timeRate = type === '' || type.startsWith('sent_cpu:') ? 'cores' : 's/s';
+}
+
 /** What rates of a unit are called: `cores`, `cycles/s`. */
 export function rateUnit(unit: string): string {
-  return unit === 'nanoseconds' ? 'cores' : `${unit || 'samples'}/s`;
+  return unit === 'nanoseconds' ? timeRate : `${unit || 'samples'}/s`;
+}
+
+/** A rate with its unit: `1.25 cores`, `3.66 MiB/s`. */
+export function rate(value: number, unit: string): string {
+  return unit === 'bytes' ? `${bytes(value)}/s` : `${significant(value)} ${rateUnit(unit)}`;
 }

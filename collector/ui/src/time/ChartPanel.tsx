@@ -228,7 +228,7 @@ function Under(props: {
         chart.states[step] === 'none' && <div class="soft">no data: no host sent data</div>
       ) : (
         <div class="tip-row sum">
-          <span>sum</span> <b>{`${format.significant(sum)} ${format.rateUnit(chart.unit)}`}</b>
+          <span>sum</span> <b>{format.rate(sum, chart.unit)}</b>
         </div>
       )}
       {props.was !== undefined && (

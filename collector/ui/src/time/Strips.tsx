@@ -216,10 +216,9 @@ function told({ range, chart }: Strip, axis: Range, part: number): string {
   if (!chart || step < 0) return when;
   const sum = sumAt(chart.lines, step);
   const lost = chart.states[step] === 'lost' ? `, ${format.percent(chart.lost[step])} of samples lost` : '';
-  const unit = format.rateUnit(chart.unit);
   // Without lines nothing ran, where there are data.
   const rate = Number.isNaN(sum) && chart.states[step] === 'known' && !chart.lines.length ? 0 : sum;
-  return `${when} · ${Number.isNaN(rate) ? (lost ? 'not known' : 'no data') : `${format.significant(rate)} ${unit}`}${lost}`;
+  return `${when} · ${Number.isNaN(rate) ? (lost ? 'not known' : 'no data') : format.rate(rate, chart.unit)}${lost}`;
 }
 
 const y = (rate: number, most: number) => Math.round((most > 0 ? 1 - Math.min(1, rate / most) : 1) * HIGH * 100) / 100;

@@ -1,7 +1,7 @@
 // The drawing of a chart with uPlot: stacked areas, gaps shaded, a brush that chooses a range.
 
 import uPlot from 'uplot';
-import { inUtc, written } from '../text/format';
+import { compact, inUtc, written } from '../text/format';
 import type { Range } from './range';
 import type { Band, Chart, Gap, Ghost, Line } from './series';
 import { bandsOf, colourOf, stacked } from './series';
@@ -105,7 +105,9 @@ export class Plot {
           size: 46,
           gap: 4,
           values: (_, ticks) =>
-            ticks.map((tick) => (tick >= 1000 ? tick.toLocaleString('en') : String(+tick.toPrecision(6)))),
+            ticks.map((tick) =>
+              tick >= 1e6 ? compact(tick) : tick >= 1000 ? tick.toLocaleString('en') : String(+tick.toPrecision(6)),
+            ),
         },
       ],
       series: [

@@ -50,6 +50,13 @@ test('shares do not round to nothing or to all', () => {
 
 test('sizes, counts and times', () => {
   expect(format.bytes(1 << 20)).toBe('1.00 MiB');
+  expect(format.rate(3_835_927, 'bytes')).toBe('3.66 MiB/s');
+  expect(format.rate(0.5, 'bytes')).toBe('0.500 B/s');
+  expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
+  format.nameTime('wall:wall:nanoseconds:wall:nanoseconds');
+  expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
+  format.nameTime('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
+  expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   expect(format.compact(1_234_567)).toBe('1.23 M');
   expect(format.points(0.0123)).toBe('+1.23 pp');
   expect(format.plural(1, 'host')).toBe('1 host');
