@@ -25,6 +25,7 @@ import {
   YOUNG_MS,
   coresAt,
   gaps,
+  hashed,
   noise,
   windowsOf,
 } from './fleet';
@@ -183,10 +184,9 @@ const STEPS_S = [
 /** Part of what an entity runs whose stacks filters take, before the deployment and after it. */
 function takenPart(of: Asked, entity: Entity, atMs: number): number {
   if (!of.keep.length && !of.drop.length) return 1;
-  const has = (stack: Stack, pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
   const now = stacksOf(entity.app).filter((stack) => !stack.when || (stack.when === 'after') === atMs >= DEPLOYED_MS);
   const sum = (all: readonly Stack[]) => all.reduce((total, stack) => total + stack.share, 0);
-  const taken = now.filter((one) => of.keep.every((p) => has(one, p)) && !of.drop.some((p) => has(one, p)));
+  const taken = now.filter((one) => of.keep.every((p) => hasFrame(one, p)) && !of.drop.some((p) => hasFrame(one, p)));
   return sum(now) > 0 ? sum(taken) / sum(now) : 0;
 }
 
@@ -217,8 +217,16 @@ export function series(of: Asked, groupBy: readonly string[], limit: number, acc
   );
   const lost = (step: number) => lostPart(of, from + step * stepMs, from + (step + 1) * stepMs);
   const unseen = (step: number) => (isOfAccounts ? 0 : lost(step));
-  const weightIn = (entity: Entity, step: number) =>
-    coresAt(entity, from + step * stepMs + stepMs / 2) * (covered.get(entity.labels.host)?.[step] ?? 0) * 1e6;
+  const weights = new Map<Entity, number[]>();
+  const weightIn = (entity: Entity, step: number) => {
+    const known =
+      weights.get(entity) ??
+      (covered.get(entity.labels.host) ?? []).map(
+        (ms, at) => coresAt(entity, from + at * stepMs + stepMs / 2) * ms * 1e6,
+      );
+    weights.set(entity, known);
+    return known[step] ?? 0;
+  };
   const lines = new Map<string, { labels: Record<string, string>; weights: number[] }>();
   const lineOf = (all: Record<string, string>) => {
     const labels = Object.fromEntries(groupBy.filter((label) => all[label]).map((label) => [label, all[label]]));
@@ -298,20 +306,30 @@ export function series(of: Asked, groupBy: readonly string[], limit: number, acc
   });
 }
 
+/** Hashes of an app's stacks on a host, the same in every answer. */
+const hashes = new Map<string, Map<Stack, number>>();
+
+function hashesOf(app: string, host: string): ReadonlyMap<Stack, number> {
+  const key = `${app} ${host}`;
+  const known = hashes.get(key) ?? new Map(stacksOf(app).map((stack) => [stack, hashed(`${host}${stack.share}`)]));
+  hashes.set(key, known);
+  return known;
+}
+
 interface Sample {
   labels: Record<string, string>;
   stack: Stack;
   weight: number;
 }
 
+const hasFrame = (stack: Stack, pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
+
 /** Every stack of what is selected, with its weight. */
 export function samples(of: Asked): Sample[] {
   if (of.scenario === 'hostile')
     return hostileStacks().map((stack) => ({ labels: { host: HOSTILE.bidi }, stack, weight: stack.share * 1e9 }));
-  const kept = (stack: Stack) => {
-    const has = (pattern: RegExp) => stack.frames.some((frame) => pattern.test(frame[2]));
-    return of.keep.every(has) && !of.drop.some(has);
-  };
+  const kept = (stack: Stack) =>
+    of.keep.every((pattern) => hasFrame(stack, pattern)) && !of.drop.some((pattern) => hasFrame(stack, pattern));
   const part = lostPart(of, of.from, of.to);
   const lost: Sample[] =
     part > 0 && of.ofHosts
@@ -329,14 +347,16 @@ export function samples(of: Asked): Sample[] {
   const taken = of.entities.flatMap((entity) => {
     const middle = Math.min(Math.max(DEPLOYED_MS, of.from), of.to);
     const parts = { before: weightOf(entity, of.from, middle), after: weightOf(entity, middle, of.to) };
-    return stacksOf(entity.app)
-      .filter(kept)
-      .map((stack) => {
-        const jitter = 0.9 + 0.2 * noise(`${entity.labels.host}${stack.share}${of.from}`);
-        const weight = stack.when ? parts[stack.when] : parts.before + parts.after;
-        return { labels: entity.labels, stack, weight: weight * stack.share * jitter * (1 - part) };
-      })
-      .filter((sample) => sample.weight >= 1);
+    const from = `${of.from}`;
+    const all: Sample[] = [];
+    for (const [stack, hash] of hashesOf(entity.app, entity.labels.host)) {
+      if (!kept(stack)) continue;
+      const jitter = 0.9 + 0.2 * noise(from, hash);
+      const ofStack = stack.when ? parts[stack.when] : parts.before + parts.after;
+      const weight = ofStack * stack.share * jitter * (1 - part);
+      if (weight >= 1) all.push({ labels: entity.labels, stack, weight });
+    }
+    return all;
   });
   return [...taken, ...lost];
 }
@@ -410,6 +430,7 @@ export class Tables {
   private readonly parents: number[] = [];
   private readonly stackFrames: number[] = [];
   private readonly sets = new Map<string, number>([['[]', 0]]);
+  private readonly known = new Map<Record<string, string>, number>();
 
   private string(text: string): number {
     const id = this.strings.get(text) ?? this.strings.size;
@@ -417,13 +438,17 @@ export class Tables {
     return id;
   }
 
+  /** A table is of one answer: its sets are all by the same labels. */
   labels(labels: Record<string, string>, groupBy: readonly string[]): number {
+    const done = this.known.get(labels);
+    if (done !== undefined) return done;
     const pairs = groupBy
       .filter((label) => labels[label])
       .flatMap((label) => [this.string(label), this.string(labels[label])]);
     const key = JSON.stringify(pairs);
     const id = this.sets.get(key) ?? this.sets.size;
     this.sets.set(key, id);
+    this.known.set(labels, id);
     return id;
   }
 
@@ -550,6 +575,17 @@ function functionSums(all: readonly Sample[], by: 'function' | 'module'): Map<st
   return rows;
 }
 
+function merged(all: readonly ReadonlyMap<string, Sums>[]): Map<string, Sums> {
+  const rows = new Map<string, Sums>();
+  for (const [key, { own, total, ...name }] of all.flatMap((part) => [...part])) {
+    const row = rows.get(key) ?? { ...name, own: 0, total: 0 };
+    row.own += own;
+    row.total += total;
+    rows.set(key, row);
+  }
+  return rows;
+}
+
 const counted = (weight: number) => BigInt(Math.round(weight / PERIOD_NS));
 
 export function top(of: Asked, by: string, byTotal: boolean, limit: number) {
@@ -596,29 +632,29 @@ export function diff(before: Asked, after: Asked, limit: number, by: 'function' 
     const sampled = (one: Asked) => samples(one).filter((sample) => sample.stack.end !== 9);
     const length = Math.max(WINDOW_MS, Math.ceil((of.to - of.from) / PARTS / WINDOW_MS) * WINDOW_MS);
     const parts: { rows: Map<string, Sums>; total: number }[] = [];
-    // The whole is what its parts are: noise of these samples goes by their range.
-    const all: Sample[] = [];
     const totalOf = (all: readonly Sample[]) => all.reduce((total, one) => total + one.weight, 0);
     for (let from = of.from; from < of.to; from += length) {
       const part = sampled({ ...of, from, to: Math.min(of.to, from + length) });
       if (part.length) parts.push({ rows: functionSums(part, by), total: totalOf(part) });
-      all.push(...part);
     }
+    // The whole is what its parts are: noise of these samples goes by their range.
+    const rows = merged(parts.map((part) => part.rows));
+    const total = parts.reduce((sum, part) => sum + part.total, 0);
     const spread = (key: string) => {
-      const whole = parts.reduce((sum, part) => sum + part.total, 0) || 1;
+      const whole = total || 1;
       const own = (part: { rows: Map<string, Sums> }) => part.rows.get(key)?.own ?? 0;
       const share = parts.reduce((sum, part) => sum + own(part), 0) / whole;
       const squares = parts.reduce((sum, part) => sum + (own(part) - share * part.total) ** 2, 0);
       return parts.length < 2 ? 0 : ((parts.length / (parts.length - 1)) * squares) / whole ** 2;
     };
     return {
-      rows: functionSums(all, by),
-      total: totalOf(all) || 1,
+      rows,
+      total: total || 1,
       parts: parts.length,
       spread,
       sampled: {
-        count: counted(totalOf(all)),
-        weight: BigInt(Math.round(totalOf(all))),
+        count: counted(total),
+        weight: BigInt(Math.round(total)),
         parts: parts.length,
         hostParts: differ ? Math.min(10, hostsOf(of).size) : 0,
       },

@@ -8,10 +8,16 @@ export interface Entity {
   app: string;
 }
 
-/** A number of 0 … 1 for a text. */
-export function noise(text: string): number {
-  let value = 2166136261;
+/** What a text adds to a hash (FNV-1a); texts one after the other hash as the text of all. */
+export function hashed(text: string, begin = 2166136261): number {
+  let value = begin;
   for (let at = 0; at < text.length; at++) value = Math.imul(value ^ text.charCodeAt(at), 16777619);
+  return value;
+}
+
+/** A number of 0 … 1 for a text; `begin`: the hash of what stands before it. */
+export function noise(text: string, begin?: number): number {
+  let value = hashed(text, begin);
   value ^= value >>> 13;
   value = Math.imul(value, 0x5bd1e995);
   value ^= value >>> 15;
@@ -130,18 +136,30 @@ export const FLEET: readonly Entity[] = fleet();
  */
 export const DEPLOYED_MS = Math.floor(Date.now() / 60_000) * 60_000 - 30 * 60_000;
 
+/** Hash of what names an entity, and its noise: every answer asks for them thousands of times. */
+const named = new WeakMap<Entity, { hash: number; phase: number }>();
+
+function namedOf(one: Entity): { hash: number; phase: number } {
+  const known = named.get(one);
+  if (known) return known;
+  const key = one.labels.host + one.labels.comm;
+  const made = { hash: hashed(key), phase: noise(key) };
+  named.set(one, made);
+  return made;
+}
+
 /** Cores of an entity in the ten seconds from a time on. */
 export function coresAt(one: Entity, ms: number): number {
   const window = Math.floor(ms / 10_000);
-  const key = one.labels.host + one.labels.comm;
   if (inGap(one.labels.host, ms)) return 0;
+  const { hash, phase } = namedOf(one);
   const day = Math.sin((ms / 86_400_000) * 2 * Math.PI + 1);
-  const wave = Math.sin(ms / 240_000 + 6 * noise(key));
+  const wave = Math.sin(ms / 240_000 + 6 * phase);
   const burst = one.app === 'java' && Math.floor(ms / 300_000) % 3 === 0 ? 1.1 : 0;
   const grown = one.app === 'rust' && ms >= DEPLOYED_MS ? 0.35 : 0;
   return Math.max(
     0,
-    one.cores * (1 + 0.15 * day + 0.12 * wave + 0.25 * (noise(`${key}${window}`) - 0.5) + burst + grown),
+    one.cores * (1 + 0.15 * day + 0.12 * wave + 0.25 * (noise(`${window}`, hash) - 0.5) + burst + grown),
   );
 }
 
