@@ -6,7 +6,7 @@
 //! stacks of CPU time have nothing else.
 
 use super::kinds::{by_suffix, name_of};
-use super::{Refusal, Senders, Sent, pprof_types, unpacked};
+use super::{Labels, Refusal, Senders, Sent, pprof_types, unpacked};
 use crate::access::Caller;
 use crate::pyroscope::{SERVICE_NAME, time_of};
 use hyper::HeaderMap;
@@ -152,6 +152,7 @@ fn read(
     if !asked.spy.is_empty() {
         labels.push(("pyroscope_spy".to_owned(), asked.spy));
     }
+    let labels: Labels = labels.into();
     let sent = types.into_iter().map(|typed| Sent {
         name: name.to_owned(),
         labels: labels.clone(),

@@ -55,6 +55,10 @@ const DECODED_MAX: usize = 2;
 /// Largest file of pprof, unpacked. Unit: bytes. Those of SDKs have some hundred KiB.
 pub(crate) const PPROF_BYTES_MAX: usize = 16 << 20;
 
+/// Most bytes of all labels of a request, in every set that has them: samples of some bytes may each
+/// have the labels of their series and one of their own.
+pub(crate) const LABEL_BYTES_MAX: usize = 64 << 20;
+
 /// Time for a request, from its head to its answer. Who takes longer gives the place to another.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -86,12 +90,21 @@ struct Inner {
     metrics: Arc<Metrics>,
 }
 
+/// Labels as they were sent; many profiles of a request may have the same.
+pub(crate) type Labels = Arc<[(String, String)]>;
+
+/// Memory of labels. Unit: bytes.
+pub(crate) fn size<'a>(labels: impl IntoIterator<Item = &'a (String, String)>) -> usize {
+    let sizes = labels.into_iter();
+    sizes.map(|(name, value)| name.len() + value.len()).sum()
+}
+
 /// A profile with what its protocol says besides.
 pub(crate) struct Sent {
     /// First part of the id of the profile type: `memory`.
     pub name: String,
     /// Labels of the series.
-    pub labels: Vec<(String, String)>,
+    pub labels: Labels,
     /// Its time where the profile itself has none. Unit: nanoseconds since the Unix epoch.
     pub start_unix_ns: i64,
     /// The end of that.
@@ -370,8 +383,10 @@ impl Inner {
     ) -> Result<(), Refusal> {
         let mut windows = Vec::new();
         let mut definitions = Vec::new();
+        let mut label_bytes_left = LABEL_BYTES_MAX;
         for one in sent {
-            let (window, defined) = window::window(sender, one, &self.metrics)?;
+            let (window, defined) =
+                window::window(sender, one, &mut label_bytes_left, &self.metrics)?;
             self.accounts
                 .series(sender, &window.origin.host.host_id, now)?;
             // A profile without samples says that there were none, which is what is there without

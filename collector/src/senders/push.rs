@@ -1,6 +1,6 @@
 //! Files of pprof by series: Pyroscope's push, and Parca's `WriteRaw`.
 
-use super::{Refusal, Senders, Sent, pprof_types};
+use super::{Labels, Refusal, Senders, Sent, pprof_types};
 use crate::access::Caller;
 use crate::pyroscope::push::v1::pusher_service_server::PusherService;
 use crate::pyroscope::push::v1::{PushRequest, PushResponse};
@@ -97,6 +97,7 @@ fn profiles(all: Vec<Series>, now_unix_ns: i64) -> Result<Vec<Sent>, Refusal> {
             )));
         };
         let (_, name) = labels.remove(named);
+        let labels: Labels = labels.into();
         for (id, file) in files {
             let mut hasher = blake3::Hasher::new();
             hasher.update(id.as_bytes()).update(&file);

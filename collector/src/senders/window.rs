@@ -1,10 +1,10 @@
 //! A sent profile as a window of the store of other senders.
 //!
 //! Where agents have a host, a sender has a series: its token, the labels and the profile type. The
-//! window's number in it is computed from what was sent, so the same is not stored twice, whoever
-//! repeats it.
+//! window's number in it is its start with a hash of what was sent in the last bits: the same is not
+//! stored twice, whoever repeats it, and those that the store remembers are the latest.
 
-use super::{Cause, Refusal, Sent, kinds};
+use super::{Cause, LABEL_BYTES_MAX, Refusal, Sent, kinds};
 use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX};
 use crate::metrics::Metrics;
 use crate::pyroscope::SERVICE_NAME;
@@ -29,16 +29,22 @@ const IDENTITIES: [&str; 5] = ["span_id", "trace_id", "profile_id", "span_name",
 /// Most label sets of one profile. Samples with further ones keep the labels of their series.
 const LABEL_SETS_MAX: usize = 512;
 
+/// Bits of a window's number that tell profiles apart that start together, within 0.3 s. The store
+/// remembers a bounded number of a series, the largest: those of what may still be sent again.
+const IDENTITY_BITS: u32 = 28;
+
 /// Length of a profile that says neither when it started nor how long it took. Unit: nanoseconds.
 const INSTANT_NS: i64 = 1_000_000_000;
 
 /// The window of a profile, with the frames of its stacks.
 ///
 /// # Errors
-/// When it counts nothing that has a name, or has too many labels.
+/// When it counts nothing that has a name, or has too many labels; `label_bytes_left` is what
+/// remains of [`LABEL_BYTES_MAX`].
 pub(super) fn window(
     sender: &str,
     sent: Sent,
+    label_bytes_left: &mut usize,
     metrics: &Metrics,
 ) -> Result<(NewWindow, Arc<Defined>), Refusal> {
     let typed = &sent.typed;
@@ -65,10 +71,24 @@ pub(super) fn window(
                         series.clone()
                     }
                 };
-                let place = *known.entry(set.clone()).or_insert_with(|| {
-                    label_sets.push(set);
-                    label_sets.len() as u32 - 1
-                });
+                let place = match known.get(&set) {
+                    Some(&place) => place,
+                    None => {
+                        let pairs = set.iter();
+                        let bytes = pairs.map(|(name, value)| name.len() + value.len());
+                        let bytes: usize = bytes.sum();
+                        *label_bytes_left = label_bytes_left.checked_sub(bytes).ok_or_else(|| {
+                            Refusal::too_large(format!(
+                                "failed to read the profile: labels of all its samples have more \
+                                 than {LABEL_BYTES_MAX} bytes"
+                            ))
+                        })?;
+                        label_sets.push(set.clone());
+                        let place = label_sets.len() as u32 - 1;
+                        known.insert(set, place);
+                        place
+                    }
+                };
                 places.insert(sample.labels, place);
                 place
             }
@@ -91,13 +111,15 @@ pub(super) fn window(
     let host_id = hasher.finalize().to_hex()[..32].to_owned();
     let mut number = [0; 8];
     number.copy_from_slice(&sent.identity[..8]);
+    let identity = u64::from_le_bytes(number) & ((1 << IDENTITY_BITS) - 1);
+    let moment = range.start_unix_ns as u64 >> IDENTITY_BITS << IDENTITY_BITS;
     let window = NewWindow {
         origin: Origin {
             host: HostKey {
                 host_id,
                 boot_id: [0; 16],
             },
-            sequence: u64::from_le_bytes(number),
+            sequence: moment | identity,
         },
         range,
         event: typed.sample_type.name.clone(),

@@ -21,6 +21,10 @@ const FRAME_TYPE: &str = "profile.frame.type";
 /// refers to it again.
 pub const LOCATIONS_MAX: usize = 8 << 20;
 
+/// Longest name of a file in what stands for a place, of which there is one for each address. Unit:
+/// bytes, the most of Linux.
+const FILE_NAME_BYTES_MAX: usize = 255;
+
 /// Attributes of samples that are another number for each: as labels they would be one series each.
 const NUMBERS: [&str; 2] = ["thread.id", "cpu.logical_number"];
 
@@ -282,7 +286,10 @@ impl<'t> Made<'t> {
         let file = file.and_then(|file| file.rsplit('/').next());
         let name = match file.unwrap_or("") {
             "" => format!("[unknown]+{address:#x}"),
-            file => format!("{file}+{address:#x}"),
+            file => {
+                let file = &file[..file.floor_char_boundary(FILE_NAME_BYTES_MAX)];
+                format!("{file}+{address:#x}")
+            }
         };
         let name = self.strings.index(&name);
         let id = self.add(Function {

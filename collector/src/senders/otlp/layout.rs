@@ -225,6 +225,33 @@ pub fn of_all<'a>(
     })
 }
 
+/// The next field: its content, where that has a length in front, and its number.
+///
+/// # Errors
+/// When the bytes are no message.
+pub fn next<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], u32), Damaged> {
+    let (tag, kind) = decode_key(bytes)?;
+    if kind == WireType::LengthDelimited {
+        return Ok((taken(bytes)?, tag));
+    }
+    skip_field(kind, tag, bytes, DecodeContext::default())?;
+    Ok((&[], tag))
+}
+
+/// How often a field is there.
+///
+/// # Errors
+/// When the bytes are no message.
+pub fn count(mut bytes: &[u8], of: u32) -> Result<usize, Damaged> {
+    let mut found = 0;
+    while !bytes.is_empty() {
+        let (tag, kind) = decode_key(&mut bytes)?;
+        found += usize::from(tag == of);
+        skip_field(kind, tag, &mut bytes, DecodeContext::default())?;
+    }
+    Ok(found)
+}
+
 /// What the fields of a profile say of its release.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
@@ -236,24 +263,25 @@ pub enum Generation {
     Later,
 }
 
-/// Reads no more than the keys of a profile.
+/// Reads no more than the keys of a profile; tells also how many samples it has.
 ///
 /// # Errors
 /// When it is no message.
-pub fn generation(mut bytes: &[u8]) -> Result<Generation, Damaged> {
-    let (mut types, mut found) = (0, Generation::Later);
+pub fn generation(mut bytes: &[u8]) -> Result<(Generation, usize), Damaged> {
+    let (mut types, mut samples, mut found) = (0, 0, Generation::Later);
     while bytes.has_remaining() {
         let (tag, kind) = decode_key(&mut bytes)?;
         types += usize::from(tag == 1);
+        samples += usize::from(tag == 2);
         if types > 1 || (tag == 3 && kind != WireType::SixtyFourBit) {
-            return Ok(Generation::Before);
+            return Ok((Generation::Before, samples));
         }
         if (tag == 8 && kind == WireType::LengthDelimited) || tag == 12 {
             found = Generation::V8;
         }
         skip_field(kind, tag, &mut bytes, DecodeContext::default())?;
     }
-    Ok(found)
+    Ok((found, samples))
 }
 
 #[cfg(test)]
@@ -355,7 +383,7 @@ mod tests {
 
     #[test]
     fn older_generations_are_told_by_their_fields() {
-        let of = |parts: &[Vec<u8>]| generation(&parts.concat()).expect("a message");
+        let of = |parts: &[Vec<u8>]| generation(&parts.concat()).expect("a message").0;
         let fixed = [vec![3 << 3 | 1], vec![0; 8]].concat();
         assert_eq!(of(std::slice::from_ref(&fixed)), Generation::Later);
         assert_eq!(of(&[packed(3, &[1, 2])]), Generation::Before);

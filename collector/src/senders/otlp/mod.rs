@@ -10,7 +10,7 @@ mod messages;
 mod tables;
 
 use super::kinds::name_of;
-use super::{PPROF_BYTES_MAX, Refusal, Senders, Sent, unpacked};
+use super::{LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, size, unpacked};
 use crate::access::Caller;
 use crate::ingest::limits::LABELS_PER_SET_MAX;
 use crate::metrics::Metrics;
@@ -46,6 +46,12 @@ pub(crate) const PATH: &str = "/v1development/profiles";
 
 /// Largest request in JSON, whose messages take twenty times their size in memory. Unit: bytes.
 const JSON_BYTES_MAX: usize = PPROF_BYTES_MAX;
+
+/// Most resources of a request, with their attributes, scopes and profiles.
+const PARTS_MAX: usize = 1 << 20;
+
+/// Most samples of a request: each takes some bytes of it, and 200 in memory.
+const SAMPLES_MAX: usize = 1 << 20;
 
 /// Labels that are not the resource's: those of the scope, and those that the collector sets.
 const OTHER_LABELS: usize = 8;
@@ -274,15 +280,22 @@ fn profiles(
     // The same when it is sent again.
     let mut hasher = blake3::Hasher::new();
     hasher.update(&request.dictionary);
-    let mut resources = Vec::with_capacity(request.resource_profiles.len());
+    let mut resources = Vec::new();
+    let mut parts_left = PARTS_MAX;
     for bytes in request.resource_profiles {
         hasher.update(&bytes);
-        let resource = ResourceProfiles::decode(bytes);
-        resources.push(resource.map_err(|error| wrong("the resources", &error))?);
+        resources.push(resource(bytes, &mut parts_left)?);
     }
-    let mut generation = Generation::Later;
+    let (mut generation, mut samples) = (Generation::Later, 0);
     for bytes in resources.iter().flat_map(all_profiles) {
-        match layout::generation(bytes).map_err(|error| wrong("a profile", &error))? {
+        let found = layout::generation(bytes).map_err(|error| wrong("a profile", &error))?;
+        samples += found.1;
+        if samples > SAMPLES_MAX {
+            return Err(Refusal::too_large(format!(
+                "failed to read the profiles: they have more than {SAMPLES_MAX} samples"
+            )));
+        }
+        match found.0 {
             Generation::Before => {
                 metrics.sent_otlp_old.inc();
                 return Err(Refusal::malformed(
@@ -296,15 +309,25 @@ fn profiles(
     }
     let tables = Tables::new(request.dictionary);
     let tables = tables.map_err(|error| wrong("the dictionary", &error))?;
-    let mut read = Vec::with_capacity(resources.len());
+    let mut read = Vec::new();
+    let mut label_bytes = 0;
     for resource in resources {
         let base = labels(&resource, &tables, metrics);
         for scoped in resource.scope_profiles {
-            let labels = with_scope(&base, scoped.scope);
+            let labels: Labels = with_scope(&base, scoped.scope).into();
+            label_bytes += size(&labels);
+            if label_bytes > LABEL_BYTES_MAX {
+                return Err(Refusal::too_large(format!(
+                    "failed to read the resources: their attributes have more than \
+                     {LABEL_BYTES_MAX} bytes"
+                )));
+            }
             for bytes in scoped.profiles {
                 let profile = Profile::decode(bytes);
                 let profile = profile.map_err(|error| wrong("a profile", &error))?;
-                read.push((labels.clone(), profile));
+                if !profile.samples.is_empty() {
+                    read.push((labels.clone(), profile));
+                }
             }
         }
     }
@@ -313,9 +336,6 @@ fn profiles(
     let mut locations_left = LOCATIONS_MAX;
     let mut sent = Vec::with_capacity(read.len());
     for (number, (labels, profile)) in read.into_iter().enumerate() {
-        if profile.samples.is_empty() {
-            continue;
-        }
         let message = convert::pprof(&profile, layout, &tables, &mut locations_left)?;
         drop(profile);
         let mut types = pprof::types(&message).map_err(super::pprof_refusal)?;
@@ -337,6 +357,33 @@ fn profiles(
         });
     }
     Ok((sent, layout, generation))
+}
+
+/// Reads a resource whose parts are not too many: they take up to eighty times their size in
+/// memory.
+fn resource(bytes: Bytes, parts_left: &mut usize) -> Result<ResourceProfiles, Refusal> {
+    let wrong = |error: &dyn std::fmt::Display| {
+        Refusal::malformed(format!("failed to read the resources: {error}"))
+    };
+    let mut parts = 1;
+    let mut rest: &[u8] = &bytes;
+    while !rest.is_empty() {
+        let (part, of) = layout::next(&mut rest).map_err(|error| wrong(&error))?;
+        // Attributes of the resource, or profiles of a scope.
+        parts += 1 + match of {
+            1 => layout::count(part, 1),
+            2 => layout::count(part, 2),
+            _ => Ok(0),
+        }
+        .map_err(|error| wrong(&error))?;
+    }
+    *parts_left = parts_left.checked_sub(parts).ok_or_else(|| {
+        Refusal::too_large(format!(
+            "failed to read the resources: they have more than {PARTS_MAX} attributes, scopes and \
+             profiles"
+        ))
+    })?;
+    ResourceProfiles::decode(bytes).map_err(|error| wrong(&error))
 }
 
 fn all_profiles(resource: &ResourceProfiles) -> impl Iterator<Item = &Bytes> {

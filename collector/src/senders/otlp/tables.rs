@@ -6,10 +6,15 @@
 use super::super::Refusal;
 use super::layout::{Damaged, Sizes, taken};
 use super::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
+use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use std::borrow::Cow;
+
+/// Longest string. Unit: bytes. Longer ones are cut: a name of C++ may have some thousand, and every
+/// reference to one costs its length.
+const STRING_BYTES_MAX: usize = 16 << 10;
 
 /// Tables in the order of their fields, which start at 1.
 const TABLES: usize = 7;
@@ -105,14 +110,29 @@ impl Tables {
         self.message(STACKS, index, "stack")
     }
 
-    /// A string. The first is that of what is not set, and may be left away.
+    /// A string, up to [`STRING_BYTES_MAX`]. The first is that of what is not set, and may be left
+    /// away.
     pub fn string(&self, index: u64) -> Result<&str, Refusal> {
+        self.string_up_to(index, STRING_BYTES_MAX)
+    }
+
+    fn string_up_to(&self, index: u64, most: usize) -> Result<&str, Refusal> {
         if index == 0 {
             return Ok("");
         }
         let text = self.entry(STRINGS, index, "string")?;
-        std::str::from_utf8(text)
-            .map_err(|_| Refusal::malformed(format!("failed to read string {index}: not UTF-8")))
+        let start = text.get(..most).unwrap_or(text);
+        match std::str::from_utf8(start) {
+            Ok(text) => Ok(text),
+            // A character was cut in two.
+            Err(error) if error.error_len().is_none() && start.len() < text.len() => {
+                Ok(std::str::from_utf8(&start[..error.valid_up_to()]).unwrap_or_default())
+            }
+            Err(_) => {
+                let text = format!("failed to read string {index}: not UTF-8");
+                Err(Refusal::malformed(text))
+            }
+        }
     }
 
     /// The key and the value of an attribute of a resource; `None` when it is no label. References
@@ -120,21 +140,25 @@ impl Tables {
     pub fn pair(&self, pair: &KeyValue) -> Option<(String, String)> {
         let key = match pair.key_strindex {
             0 => "",
-            index => self.string(index_of(index)).unwrap_or(""),
+            index => self
+                .string_up_to(index_of(index), LABEL_NAME_BYTES_MAX + 1)
+                .unwrap_or(""),
         };
         let key = if key.is_empty() { &pair.key } else { key };
         let value = self.text(pair.value.as_ref()?)?.into_owned();
         Some((key.to_owned(), value))
     }
 
-    /// A value as text; `None` when it is a list, a map or bytes.
+    /// A value as text, up to what a label may have; `None` when it is a list, a map or bytes.
     pub fn text<'a>(&'a self, value: &'a AnyValue) -> Option<Cow<'a, str>> {
         let referred = value.string_value_strindex.filter(|&index| index != 0);
-        if let Some(text) = referred.and_then(|index| self.string(index_of(index)).ok()) {
+        let most = LABEL_VALUE_BYTES_MAX;
+        let referred = referred.and_then(|index| self.string_up_to(index_of(index), most).ok());
+        if let Some(text) = referred {
             return Some(text.into());
         }
         if let Some(text) = &value.string_value {
-            return Some(text.as_str().into());
+            return Some(text[..text.floor_char_boundary(most)].into());
         }
         let number = value.int_value.map(|number| number.to_string());
         let number = number.or_else(|| value.bool_value.map(|flag| flag.to_string()));

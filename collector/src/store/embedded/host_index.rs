@@ -22,6 +22,10 @@ const SPANS_MAX: usize = 4096;
 /// again every ten seconds reaches it after half a day.
 const RUNS_MAX: usize = 4096;
 
+/// Most runs and spans kept of a series of another sender, which has no boot: one each for nearly
+/// every profile. Those of an hour at one in fifteen seconds.
+const SERIES_MAX: usize = 256;
+
 /// Most label sets stored of a boot; beyond it the ones seen first are forgotten. The labels of a
 /// complete host change when somebody sets others.
 const LABEL_SETS_MAX: usize = 8;
@@ -53,6 +57,21 @@ impl Boot {
             false => self.last_start.max(last_start),
         };
         self.cover(start, end);
+    }
+
+    /// Forgets what is too old of a boot of this key.
+    fn bound(&mut self, key: &HostKey) {
+        if key.boot_id != [0; 16] {
+            return self.seen.keep_runs(RUNS_MAX);
+        }
+        // Whoever sends for many processes under the same labels sends in any order: what is not
+        // known any more is better counted again than lost.
+        self.seen.forget_runs(SERIES_MAX);
+        while self.spans.len() > SERIES_MAX
+            && let Some(oldest) = self.spans.pop_front()
+        {
+            self.spans[0].0 = oldest.0;
+        }
     }
 
     fn cover(&mut self, mut start: i64, mut end: i64) {
@@ -139,18 +158,18 @@ impl HostIndex {
         let boot = self.boots.entry_ref(host).or_default();
         let range = window.range;
         boot.seen.insert(window.sequence);
-        boot.seen.keep_runs(RUNS_MAX);
         let span = (range.start_unix_ns, range.end_unix_ns);
         boot.add(labels, span, range.start_unix_ns);
+        boot.bound(host);
     }
 
     /// Adds what a partition has of a boot.
     pub fn add_state(&mut self, host: &HostKey, state: &HostState) {
         let boot = self.boots.entry_ref(host).or_default();
         boot.seen.merge(&state.seen);
-        boot.seen.keep_runs(RUNS_MAX);
         let span = (state.first_start, state.last_end);
         boot.add(&state.labels, span, state.last_start);
+        boot.bound(host);
     }
 
     /// Forgets what a partition that is removed had: windows that start in `[from, to)`. Their

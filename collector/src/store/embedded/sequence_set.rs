@@ -96,6 +96,13 @@ impl SequenceSet {
         }
     }
 
+    /// Keeps at most so many runs, and forgets the oldest beyond it.
+    pub fn forget_runs(&mut self, most: usize) {
+        while self.runs.len() > most {
+            self.runs.pop_first();
+        }
+    }
+
     /// Joins the run that starts at `first`, if one does, with its neighbours, nearer ones before
     /// others, as long as distances are equal.
     fn settle(&mut self, mut first: u64) {

@@ -19,7 +19,7 @@ const JSON: &str = "application/json";
 
 async fn rig() -> Rig {
     let senders = SenderOptions {
-        request_bytes: 1 << 20,
+        request_bytes: 4 << 20,
         bytes_per_minute: 100 << 20,
         series: 100,
     };
@@ -254,37 +254,112 @@ async fn what_is_wrong_is_refused_in_the_codec_of_the_request() {
     assert_eq!(rig.metrics.sent_otlp.get(), 0);
 }
 
-/// A stack of some bytes that many samples refer to would fill the memory.
+/// The store remembers a bounded number of profiles of each series. What is beyond it must neither
+/// be taken for something else nor make others be.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn each_of_thousands_of_profiles_of_a_series_is_stored() {
+    const PROFILES: u64 = 6000;
+    let rig = rig().await;
+    let of_type = field(1, &[1 << 3, 1, 2 << 3, 2]);
+    let sample = field(2, &field(4, &[1]));
+    let profile = |number: u64| {
+        // Four each two seconds, of which two start together.
+        let at = (NOW - 3000 * SECOND) as u64 + number / 4 * 2_000_000_000 + number % 4 / 2;
+        let time = [&[3 << 3 | 1][..], &at.to_le_bytes()].concat();
+        field(2, &[of_type.clone(), sample.clone(), time].concat())
+    };
+    for from in (0..PROFILES).step_by(1000) {
+        let profiles: Vec<u8> = (from..from + 1000).flat_map(profile).collect();
+        let export = Export {
+            resource_profiles: vec![field(2, &profiles)],
+            dictionary: [field(5, b""), field(5, b"inuse_space"), field(5, b"bytes")].concat(),
+        };
+        let body = prost::Message::encode_to_vec(&export);
+        let reply = post(&rig, PROTO, &body, "").await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    assert_eq!(rig.metrics.sent_otlp.get(), PROFILES);
+    assert_eq!(rig.metrics.sent_repeated.get(), 0);
+}
+
+/// What takes some bytes where it is referred to again would fill the memory.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn small_requests_that_say_large_ones_are_refused() {
     let rig = rig().await;
-    let field = |tag: u8, content: &[u8]| {
-        let mut bytes = vec![tag << 3 | 2];
-        prost::encoding::encode_varint(content.len() as u64, &mut bytes);
-        bytes.extend_from_slice(content);
-        bytes
+    // Type and samples of one value.
+    let of_type = field(1, &[1 << 3, 1, 2 << 3, 1]);
+    let sample = field(2, &[&[1 << 3, 1][..], &field(4, &[1])].concat());
+    let request = |resource: &[u8], profile: &[u8], tables: &[Vec<u8>]| {
+        let scope = field(2, &field(2, profile));
+        prost::Message::encode_to_vec(&Export {
+            resource_profiles: vec![[resource, &scope].concat()],
+            dictionary: tables.concat(),
+        })
     };
-    let stack = field(1, &[0; 8000]);
-    let dictionary = [
+    let count = [field(5, b""), field(5, b"count")].concat();
+    // A stack of 8000 locations, again and again.
+    let stacks = [
         field(2, b""),
-        field(5, b""),
-        field(5, b"count"),
         field(7, b""),
-        field(7, &stack),
+        field(7, &field(1, &[0; 8000])),
     ]
     .concat();
-    // Type, and samples of one value, each of that stack.
-    let sample = field(2, &[&[1 << 3, 1][..], &field(4, &[1])].concat());
-    let profile = [field(1, &[1 << 3, 1, 2 << 3, 1]), sample.repeat(5000)].concat();
-    let export = Export {
-        resource_profiles: vec![field(2, &field(2, &profile))],
-        dictionary,
+    let profile = [of_type.clone(), sample.repeat(5000)].concat();
+    let deep = request(b"", &profile, &[count.clone(), stacks]);
+    // Labels of a resource on each of many sets of labels: an attribute of a sample makes one.
+    let pair = |number: u8| {
+        field(
+            1,
+            &[
+                field(1, &[b'a' + number]),
+                field(2, &field(1, &[b'v'; 4000])),
+            ]
+            .concat(),
+        )
     };
-    let body = prost::Message::encode_to_vec(&export);
-    assert!(body.len() < 1 << 20);
-    let reply = post(&rig, PROTO, &body, "").await;
-    assert_eq!(reply.status, 413, "{}", reply.text());
-    assert!(reply.text().contains("8388608"), "{}", reply.text());
+    let resource = field(1, &(0..20).flat_map(pair).collect::<Vec<u8>>());
+    let key = field(5, b"k");
+    let attribute = |number: u32| {
+        let value = field(2, &field(1, number.to_string().as_bytes()));
+        field(6, &[&[1 << 3, 2][..], &value].concat())
+    };
+    let attributes: Vec<u8> = (0..500).flat_map(attribute).collect();
+    let with_own = |number: u32| {
+        let mut index = Vec::new();
+        prost::encoding::encode_varint(number.into(), &mut index);
+        field(2, &[field(2, &index), field(4, &[1])].concat())
+    };
+    let samples: Vec<u8> = (0..500).flat_map(with_own).collect();
+    let profile = [of_type.clone(), samples].concat();
+    let scope = field(2, &field(2, &profile).repeat(4));
+    let labelled = prost::Message::encode_to_vec(&Export {
+        resource_profiles: vec![[resource, scope].concat()],
+        dictionary: [count.clone(), key, attributes].concat(),
+    });
+    // Attributes, of which none says anything.
+    let empty = request(&field(1, &field(1, b"").repeat(500_000)), b"", &[]);
+    // Samples, of which none says anything.
+    let samples = request(b"", &field(2, b"").repeat(500_000), &[]);
+    for (body, expected) in [
+        (deep, "8388608"),
+        (labelled, "67108864 bytes"),
+        (empty.repeat(3), "1048576 attributes"),
+        (samples.repeat(3), "1048576 samples"),
+    ] {
+        let packed = gzip(&body);
+        let reply = post(&rig, PROTO, &packed, "Content-Encoding: gzip\r\n").await;
+        assert_eq!(reply.status, 413, "{expected}: {}", reply.text());
+        assert!(reply.text().contains(expected), "{}", reply.text());
+    }
+    assert_eq!(rig.metrics.sent_otlp.get(), 0);
+}
+
+/// A field with its length in front.
+fn field(tag: u8, content: &[u8]) -> Vec<u8> {
+    let mut bytes = vec![tag << 3 | 2];
+    prost::encoding::encode_varint(content.len() as u64, &mut bytes);
+    bytes.extend_from_slice(content);
+    bytes
 }
 
 fn gzip(bytes: &[u8]) -> Vec<u8> {
