@@ -37,7 +37,9 @@ impl Look {
     pub fn measure(&self, info: &Info) -> MeasureBy {
         // A wait of a second and one of a microsecond are one sample each; a sample of an event by
         // rate stands for as many as there were.
-        let left_out = match info.is_waiting() || info.has_variable_weight() {
+        // Time that is no CPU time, and bytes, are of other senders: their samples are not alike.
+        let is_sent = is_time(&info.unit) && !info.is_cpu_time() || info.unit == "bytes";
+        let left_out = match is_sent || info.has_variable_weight() {
             true => MeasureBy::Weight,
             false => MeasureBy::Count,
         };
@@ -51,7 +53,7 @@ impl Look {
         }
         match info.event.as_str() {
             profile::OFF_CPU => "Time off the CPU".to_owned(),
-            event if is_time(&info.unit) || event.is_empty() => "CPU profile".to_owned(),
+            event if info.is_cpu_time() || event.is_empty() => "CPU profile".to_owned(),
             event => format!("Profile of {event}"),
         }
     }

@@ -32,6 +32,10 @@ use tower::{Layer, Service, ServiceExt};
 /// Largest request, unpacked. Unit: bytes. A selector may have 64 KiB.
 pub const REQUEST_BYTES_MAX: usize = 256 << 10;
 
+/// Largest request in JSON, unpacked, whose messages take many times their size in memory. Unit:
+/// bytes.
+const JSON_BYTES_MAX: usize = 8 << 20;
+
 /// Bytes in front of a message of gRPC: whether it is compressed, and its length.
 const FRAME_HEAD: usize = 5;
 
@@ -253,14 +257,23 @@ where
         ))
     })?;
     let body = body.to_bytes();
-    let body = match is_packed && !body.is_empty() {
-        true => unpacked(&body, most)?.into(),
-        false => body,
-    };
-    let message = match codec {
-        Codec::Proto => body,
-        Codec::Json => from_json(input, &body)?.into(),
-    };
+    // Large ones take seconds, in which nothing else would be answered.
+    let reading = tokio::task::spawn_blocking(move || {
+        let body = match is_packed && !body.is_empty() {
+            true => unpacked(&body, most)?.into(),
+            false => body,
+        };
+        match codec {
+            Codec::Proto => Ok(body),
+            Codec::Json if body.len() > JSON_BYTES_MAX => Err(Status::out_of_range(format!(
+                "failed to read the request: JSON may have {JSON_BYTES_MAX} bytes; send protocol \
+                 buffers"
+            ))),
+            Codec::Json => Ok(Bytes::from(from_json(input, &body)?)),
+        }
+    });
+    let message = reading.await;
+    let message = message.map_err(|_| Status::internal("failed to read the request"))??;
     let mut frame = Vec::with_capacity(FRAME_HEAD + message.len());
     frame.push(0);
     frame.extend(

@@ -65,11 +65,16 @@ impl Accounts {
         Ok(())
     }
 
-    /// Notes a series of a sender.
+    /// Notes the series of a request of a sender: all of them, or none.
     ///
     /// # Errors
-    /// When it is a new one, and the sender has too many in this hour.
-    pub fn series(&self, sender: &str, series: &str, now_unix_ns: i64) -> Result<(), Refusal> {
+    /// When there are new ones, and the sender has too many in this hour.
+    pub fn series<'a>(
+        &self,
+        sender: &str,
+        series: impl IntoIterator<Item = &'a str>,
+        now_unix_ns: i64,
+    ) -> Result<(), Refusal> {
         let mut senders = lock(&self.senders);
         let account = senders.entry(sender.to_owned()).or_default();
         let hour = now_unix_ns.div_euclid(HOUR_NS);
@@ -77,18 +82,19 @@ impl Accounts {
             account.hour = hour;
             account.series.clear();
         }
-        let series = self.hasher.hash_one(series);
-        if account.series.len() >= self.series_max && !account.series.contains(&series) {
+        let series = series.into_iter().map(|one| self.hasher.hash_one(one));
+        let new: HashSet<u64> = series.filter(|one| !account.series.contains(one)).collect();
+        if account.series.len() + new.len() > self.series_max && !new.is_empty() {
             let most = self.series_max;
             return Err(Refusal {
                 cause: Cause::Series,
                 text: format!(
-                    "`{sender}` sent {most} series in this hour, which is the limit \
+                    "`{sender}` sends more than {most} series in this hour, which is the limit \
                      (`senders.sender_series_max`): send labels with fewer values"
                 ),
             });
         }
-        account.series.insert(series);
+        account.series.extend(new);
         Ok(())
     }
 }
@@ -110,10 +116,10 @@ mod tests {
     #[test]
     fn series_that_are_known_are_taken_at_the_limit() {
         let accounts = Accounts::new(1, 2);
-        assert!(accounts.series("a", "x", 1).is_ok());
-        assert!(accounts.series("a", "y", 1).is_ok());
-        assert!(accounts.series("a", "z", 1).is_err());
-        assert!(accounts.series("a", "x", 1).is_ok());
-        assert!(accounts.series("a", "z", HOUR_NS).is_ok());
+        assert!(accounts.series("a", ["x"], 1).is_ok());
+        assert!(accounts.series("a", ["y"], 1).is_ok());
+        assert!(accounts.series("a", ["z"], 1).is_err());
+        assert!(accounts.series("a", ["x"], 1).is_ok());
+        assert!(accounts.series("a", ["z"], HOUR_NS).is_ok());
     }
 }

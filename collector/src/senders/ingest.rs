@@ -6,7 +6,7 @@
 //! stacks of CPU time have nothing else.
 
 use super::kinds::{by_suffix, name_of};
-use super::{Labels, Refusal, Senders, Sent, pprof_types, unpacked};
+use super::{Budget, Labels, Refusal, Senders, Sent, identity_of, pprof_types, unpacked};
 use crate::access::Caller;
 use crate::pyroscope::{SERVICE_NAME, time_of};
 use hyper::HeaderMap;
@@ -122,10 +122,10 @@ fn read(
     hasher.update(&asked.from.to_le_bytes());
     hasher.update(&asked.until.to_le_bytes());
     hasher.update(body);
-    let identity: [u8; 32] = hasher.finalize().into();
+    let mut budget = Budget::new();
     let types = match asked.format.as_str() {
-        "pprof" => pprof_types(body)?,
-        "" if is_form => pprof_types(body)?,
+        "pprof" => pprof_types(body, &mut budget)?,
+        "" if is_form => pprof_types(body, &mut budget)?,
         "" | "folded" | "groups" => vec![of_text(&asked, body, false)?],
         "lines" => vec![of_text(&asked, body, true)?],
         other => {
@@ -153,12 +153,12 @@ fn read(
         labels.push(("pyroscope_spy".to_owned(), asked.spy));
     }
     let labels: Labels = labels.into();
-    let sent = types.into_iter().map(|typed| Sent {
+    let sent = types.into_iter().enumerate().map(|(at, typed)| Sent {
         name: name.to_owned(),
         labels: labels.clone(),
         start_unix_ns: asked.from,
         end_unix_ns: asked.until,
-        identity,
+        identity: identity_of(hasher.clone(), at),
         typed,
     });
     Ok(sent.collect())

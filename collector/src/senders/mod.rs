@@ -37,7 +37,7 @@ use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tonic::codec::CompressionEncoding::Gzip;
 use tonic::server::NamedService;
@@ -58,6 +58,10 @@ pub(crate) const PPROF_BYTES_MAX: usize = 16 << 20;
 /// Most bytes of all labels of a request, in every set that has them: samples of some bytes may each
 /// have the labels of their series and one of their own.
 pub(crate) const LABEL_BYTES_MAX: usize = 64 << 20;
+
+/// Most memory of all profiles of a request, decoded. Unit: bytes. What is small on the wire may be
+/// large: names that many profiles refer to, places with thousands of inlined functions.
+const DECODED_BYTES_MAX: usize = 128 << 20;
 
 /// Time for a request, from its head to its answer. Who takes longer gives the place to another.
 pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
@@ -94,9 +98,9 @@ struct Inner {
 pub(crate) type Labels = Arc<[(String, String)]>;
 
 /// Memory of labels. Unit: bytes.
-pub(crate) fn size<'a>(labels: impl IntoIterator<Item = &'a (String, String)>) -> usize {
-    let sizes = labels.into_iter();
-    sizes.map(|(name, value)| name.len() + value.len()).sum()
+pub(crate) fn size(labels: &Labels) -> usize {
+    let sizes = labels.iter().map(|(name, value)| name.len() + value.len());
+    sizes.sum()
 }
 
 /// A profile with what its protocol says besides.
@@ -138,6 +142,42 @@ impl Cause {
             Cause::Busy => &metrics.sent_busy,
             Cause::Unavailable => &metrics.sent_unavailable,
         }
+    }
+}
+
+/// What a request may still cost while it is decoded, which nothing interrupts from outside.
+pub(crate) struct Budget {
+    bytes_left: usize,
+    until: Instant,
+}
+
+impl Budget {
+    pub fn new() -> Budget {
+        Budget {
+            bytes_left: DECODED_BYTES_MAX,
+            until: Instant::now() + REQUEST_TIMEOUT,
+        }
+    }
+
+    /// Takes a profile that was decoded.
+    ///
+    /// # Errors
+    /// When all of them are too large, or took too long.
+    pub fn spend(&mut self, profile: &profile::Profile) -> Result<(), Refusal> {
+        let left = self.bytes_left.checked_sub(profile.heap_bytes());
+        self.bytes_left = left.ok_or_else(|| {
+            Refusal::too_large(format!(
+                "failed to decode the request: its profiles take more than {DECODED_BYTES_MAX} \
+                 bytes of memory"
+            ))
+        })?;
+        if Instant::now() > self.until {
+            let seconds = REQUEST_TIMEOUT.as_secs();
+            return Err(Refusal::too_large(format!(
+                "failed to decode the request: it took more than {seconds} s"
+            )));
+        }
+        Ok(())
     }
 }
 
@@ -387,8 +427,6 @@ impl Inner {
         for one in sent {
             let (window, defined) =
                 window::window(sender, one, &mut label_bytes_left, &self.metrics)?;
-            self.accounts
-                .series(sender, &window.origin.host.host_id, now)?;
             // A profile without samples says that there were none, which is what is there without
             // it.
             if !window.rows.is_empty() {
@@ -399,6 +437,8 @@ impl Inner {
         if windows.is_empty() {
             return Ok(());
         }
+        let series = windows.iter().map(|window| &*window.origin.host.host_id);
+        self.accounts.series(sender, series, now)?;
         let outcomes = self.store.push_defined(&windows, &definitions, now);
         let outcomes = outcomes.map_err(|error| Refusal {
             cause: match error {
@@ -460,8 +500,18 @@ pub(crate) fn unpacked(bytes: &[u8], most: usize) -> Result<std::borrow::Cow<'_,
 }
 
 /// The types of a file of pprof.
-fn pprof_types(bytes: &[u8]) -> Result<Vec<Typed>, Refusal> {
-    pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(pprof_refusal)
+fn pprof_types(bytes: &[u8], budget: &mut Budget) -> Result<Vec<Typed>, Refusal> {
+    let types = pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(pprof_refusal)?;
+    for typed in &types {
+        budget.spend(&typed.profile)?;
+    }
+    Ok(types)
+}
+
+/// What tells the profile of one type of a file from those of others: two may have the same id.
+fn identity_of(mut of_file: blake3::Hasher, number: usize) -> [u8; 32] {
+    of_file.update(&number.to_le_bytes());
+    of_file.finalize().into()
 }
 
 fn pprof_refusal(error: pprof::DecodeError) -> Refusal {

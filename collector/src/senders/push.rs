@@ -1,6 +1,6 @@
 //! Files of pprof by series: Pyroscope's push, and Parca's `WriteRaw`.
 
-use super::{Labels, Refusal, Senders, Sent, pprof_types};
+use super::{Budget, Labels, Refusal, Senders, Sent, identity_of, pprof_types};
 use crate::access::Caller;
 use crate::pyroscope::push::v1::pusher_service_server::PusherService;
 use crate::pyroscope::push::v1::{PushRequest, PushResponse};
@@ -88,7 +88,7 @@ fn profiles(all: Vec<Series>, now_unix_ns: i64) -> Result<Vec<Sent>, Refusal> {
             "failed to read the request: it has more than {PROFILES_MAX} profiles"
         )));
     }
-    let mut sent = Vec::new();
+    let (mut sent, mut budget) = (Vec::new(), Budget::new());
     for Series { mut labels, files } in all {
         let named = labels.iter().position(|(name, _)| name == NAME);
         let Some(named) = named else {
@@ -101,13 +101,13 @@ fn profiles(all: Vec<Series>, now_unix_ns: i64) -> Result<Vec<Sent>, Refusal> {
         for (id, file) in files {
             let mut hasher = blake3::Hasher::new();
             hasher.update(id.as_bytes()).update(&file);
-            let identity = hasher.finalize().into();
-            sent.extend(pprof_types(&file)?.into_iter().map(|typed| Sent {
+            let types = pprof_types(&file, &mut budget)?.into_iter().enumerate();
+            sent.extend(types.map(|(at, typed)| Sent {
                 name: name.clone(),
                 labels: labels.clone(),
                 start_unix_ns: now_unix_ns,
                 end_unix_ns: 0,
-                identity,
+                identity: identity_of(hasher.clone(), at),
                 typed,
             }));
         }

@@ -10,6 +10,7 @@ use crate::metrics::Metrics;
 use crate::pyroscope::SERVICE_NAME;
 use crate::store::{Defined, HostKey, LabelSet, NewWindow, Origin, PROFILE_TYPE, Row, TimeRange};
 use profile::{LabelSetId, Quality, key};
+use proto::convert::STACK_DEPTH_MAX;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -54,6 +55,11 @@ pub(super) fn window(
         ));
     };
     let profile = &typed.profile;
+    if deepest(profile) > STACK_DEPTH_MAX {
+        return Err(Refusal::too_large(format!(
+            "failed to read the profile: a stack has more than {STACK_DEPTH_MAX} frames"
+        )));
+    }
     let series = series_labels(sender, &id, &sent.labels, metrics)?;
     let mut label_sets: Vec<LabelSet> = Vec::new();
     let mut places: HashMap<LabelSetId, u32> = HashMap::new();
@@ -137,6 +143,21 @@ pub(super) fn window(
         stream: None,
     };
     Ok((window, Arc::new(Defined::of(&profile.dict))))
+}
+
+/// Frames of the deepest stack.
+fn deepest(profile: &profile::Profile) -> u16 {
+    let stacks = &profile.dict.stacks;
+    let mut depths = vec![0u16; stacks.len() + 1];
+    for (stack, parent, _) in stacks.iter() {
+        let depth = depths
+            .get(parent.0 as usize)
+            .map_or(1, |depth| depth.saturating_add(1));
+        if let Some(own) = depths.get_mut(stack.0 as usize) {
+            *own = depth;
+        }
+    }
+    depths.into_iter().max().unwrap_or(0)
 }
 
 /// The time of a profile: its own, or else that of its request.

@@ -143,6 +143,7 @@ struct Made<'t> {
     unnamed: Vec<u64>,
     stacks: HashMap<u64, Vec<u64>>,
     labels: HashMap<u64, Option<(i64, i64)>>,
+    kinds: HashMap<u64, Option<FrameKind>>,
 }
 
 impl<'t> Made<'t> {
@@ -161,6 +162,7 @@ impl<'t> Made<'t> {
             unnamed: Vec::new(),
             stacks: HashMap::new(),
             labels: HashMap::new(),
+            kinds: HashMap::new(),
         }
     }
 
@@ -203,11 +205,7 @@ impl<'t> Made<'t> {
         let found = self.tables.location(index)?;
         let mut of = FrameKind::Native;
         for &attribute in &found.attribute_indices {
-            let attribute = self.tables.attribute(index_of(attribute))?;
-            if self.tables.string(index_of(attribute.key_strindex))? == FRAME_TYPE {
-                let value = attribute.value.unwrap_or_default();
-                of = self.tables.text(&value).map_or(of, |word| kind(&word));
-            }
+            of = self.kind(index_of(attribute))?.unwrap_or(of);
         }
         let mapping = index_of(found.mapping_index);
         let mapping_id = self.mapping(mapping, of)?;
@@ -235,6 +233,21 @@ impl<'t> Made<'t> {
         });
         self.locations.insert(index, id);
         Ok(id)
+    }
+
+    /// The kind of frame that an attribute says, if it does. Attributes may be long, and many
+    /// locations may refer to one.
+    fn kind(&mut self, attribute: u64) -> Result<Option<FrameKind>, Refusal> {
+        if let Some(&known) = self.kinds.get(&attribute) {
+            return Ok(known);
+        }
+        let found = self.tables.attribute(attribute)?;
+        let is_kind = self.tables.string(index_of(found.key_strindex))? == FRAME_TYPE;
+        let value = found.value.unwrap_or_default();
+        let word = self.tables.text(&value).filter(|_| is_kind);
+        let of = word.map(|word| kind(&word));
+        self.kinds.insert(attribute, of);
+        Ok(of)
     }
 
     fn file(&mut self, mapping: u64) -> Result<i64, Refusal> {

@@ -10,7 +10,10 @@ mod messages;
 mod tables;
 
 use super::kinds::name_of;
-use super::{LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, size, unpacked};
+use super::{
+    Budget, LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, identity_of, size,
+    unpacked,
+};
 use crate::access::Caller;
 use crate::ingest::limits::LABELS_PER_SET_MAX;
 use crate::metrics::Metrics;
@@ -81,8 +84,8 @@ impl ProfilesService for Senders {
         let caller = Caller::of(request.extensions())?;
         let request = request.into_inner();
         let bytes = request.encoded_len();
-        let answer = self.exported(&caller, bytes, |_| Ok(request)).await?;
-        Ok(tonic::Response::new(answer))
+        let answer = self.exported(&caller, bytes, |_| Ok(request)).await;
+        Ok(tonic::Response::new(answer.map_err(retryable)?))
     }
 }
 
@@ -107,6 +110,14 @@ impl Senders {
         });
         Ok(ExportProfilesServiceResponse { partial_success })
     }
+}
+
+/// What may come again has another code in OTLP over gRPC: exporters repeat that.
+fn retryable(status: Status) -> Status {
+    if status.code() == Code::ResourceExhausted && status.metadata().contains_key(RETRY_AFTER) {
+        return Status::unavailable(status.message());
+    }
+    status
 }
 
 /// The codec of a request over HTTP, which is that of its answer.
@@ -333,7 +344,7 @@ fn profiles(
     }
     let samples = read.iter().flat_map(|(_, profile)| &profile.samples);
     let layout = layout::of_all(samples.map(|bytes| &bytes[..]), tables.sizes())?;
-    let mut locations_left = LOCATIONS_MAX;
+    let (mut locations_left, mut budget) = (LOCATIONS_MAX, Budget::new());
     let mut sent = Vec::with_capacity(read.len());
     for (number, (labels, profile)) in read.into_iter().enumerate() {
         let message = convert::pprof(&profile, layout, &tables, &mut locations_left)?;
@@ -341,8 +352,7 @@ fn profiles(
         let mut types = pprof::types(&message).map_err(super::pprof_refusal)?;
         // Of CPU time the last is the time.
         let Some(typed) = types.pop() else { continue };
-        let mut identity = hasher.clone();
-        identity.update(&number.to_le_bytes());
+        budget.spend(&typed.profile)?;
         let name = match name_of(&[&typed.sample_type.name]) {
             "other" => typed.sample_type.name.clone(),
             name => name.to_owned(),
@@ -352,7 +362,7 @@ fn profiles(
             labels,
             start_unix_ns: now_unix_ns,
             end_unix_ns: 0,
-            identity: identity.finalize().into(),
+            identity: identity_of(hasher.clone(), number),
             typed,
         });
     }

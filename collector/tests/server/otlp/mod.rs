@@ -318,7 +318,7 @@ async fn small_requests_that_say_large_ones_are_refused() {
         )
     };
     let resource = field(1, &(0..20).flat_map(pair).collect::<Vec<u8>>());
-    let key = field(5, b"k");
+    let key = field(5, b"own");
     let attribute = |number: u32| {
         let value = field(2, &field(1, number.to_string().as_bytes()));
         field(6, &[&[1 << 3, 2][..], &value].concat())

@@ -69,7 +69,7 @@ export function App() {
   format.nameTime(selection?.type ?? '');
   // All times are drawn again in the other zone.
   useZone();
-  const labels = useLabels(range);
+  const labels = useLabels(range, selection?.type ?? '');
   const openCapture = useCallback(
     (of: string, change?: Partial<Draft>) => setCapturing({ ...draftOf(of), ...change }),
     [],
@@ -195,9 +195,9 @@ function useSelected(now: () => number, turn: number) {
 }
 
 /** Names of labels in the range, those that matter first. */
-function useLabels(range: Range | undefined): string[] {
-  const names = useQuery(range && `labels\n${Math.floor(range.from / 60_000)}`, (signal) =>
-    labelNames(range ?? { from: 0, to: 1 }, signal),
+function useLabels(range: Range | undefined, type: string): string[] {
+  const names = useQuery(range && `labels\n${type}\n${Math.floor(range.from / 60_000)}`, (signal) =>
+    labelNames(range ?? { from: 0, to: 1 }, signal, type),
   );
   return useMemo(() => ordered(names.data ?? FIRST_LABELS.slice(0, 5)), [names.data]);
 }

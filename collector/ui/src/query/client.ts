@@ -163,9 +163,10 @@ export function status(signal: AbortSignal): Promise<StatusResponse> {
   return worded(client.status({}, { signal }));
 }
 
-/** Names of labels. */
-export async function labelNames(range: Range, signal: AbortSignal): Promise<string[]> {
-  const answer = await worded(client.labelNames({ selection: { range: timeRangeOf(range) } }, { signal }));
+/** Names of labels, of agents or of a profile type. */
+export async function labelNames(range: Range, signal: AbortSignal, profileType = ''): Promise<string[]> {
+  const selection = { range: timeRangeOf(range), profileType };
+  const answer = await worded(client.labelNames({ selection }, { signal }));
   return answer.names;
 }
 
