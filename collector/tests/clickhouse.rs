@@ -58,14 +58,10 @@ suite!(slow sharded, crate::Sharded);
 /// What is put together from shards: the rest of their answers is theirs, and takes minutes.
 mod together {
     crate::suite_cases!(crate::Sharded;
-        pushes: a_repeat_in_a_later_call_counts_once, a_repeat_after_reopening_counts_once,
-            two_windows_of_one_moment_both_count;
-        queries: lines_beyond_the_limit_are_added_up, totals_and_stacks_add_up_to_the_same,
-            hosts_are_remembered;
-        quality: hosts_alive_are_those_before_and_after, gaps_are_of_the_selected_hosts;
+        pushes: a_repeat_in_a_later_call_counts_once;
+        queries: lines_beyond_the_limit_are_added_up;
+        quality: gaps_are_of_the_selected_hosts;
         limits: too_many_stacks_are_folded_into_their_callers;
-        together: pushes_and_queries_of_many_threads_add_up;
-        downsampling: answers_over_whole_hours_stay_as_data_gets_older;
         random: answers_are_those_of_the_model;
         scopes: hosts_are_those_in_the_scope_with_what_is_in_it;
     );

@@ -55,8 +55,8 @@ const DECODED_MAX: usize = 2;
 /// Largest file of pprof, unpacked. Unit: bytes. Those of SDKs have some hundred KiB.
 pub(crate) const PPROF_BYTES_MAX: usize = 16 << 20;
 
-/// Most bytes of all labels of a request, in every set that has them: samples of some bytes may each
-/// have the labels of their series and one of their own.
+/// Most bytes of all labels of a request, in every set that has them: samples of some bytes may
+/// each have the labels of their series and one of their own.
 pub(crate) const LABEL_BYTES_MAX: usize = 64 << 20;
 
 /// Most memory of all profiles of a request, decoded. Unit: bytes. What is small on the wire may be

@@ -1,8 +1,8 @@
 //! A sent profile as a window of the store of other senders.
 //!
 //! Where agents have a host, a sender has a series: its token, the labels and the profile type. The
-//! window's number in it is its start with a hash of what was sent in the last bits: the same is not
-//! stored twice, whoever repeats it, and those that the store remembers are the latest.
+//! window's number in it is its start with a hash of what was sent in the last bits: the same is
+//! not stored twice, whoever repeats it, and those that the store remembers are the latest.
 
 use super::{Cause, LABEL_BYTES_MAX, Refusal, Sent, kinds};
 use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX, LABELS_PER_SET_MAX};

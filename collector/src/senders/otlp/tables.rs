@@ -12,8 +12,8 @@ use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
 use std::borrow::Cow;
 
-/// Longest string. Unit: bytes. Longer ones are cut: a name of C++ may have some thousand, and every
-/// reference to one costs its length.
+/// Longest string. Unit: bytes. Longer ones are cut: a name of C++ may have some thousand, and
+/// every reference to one costs its length.
 const STRING_BYTES_MAX: usize = 16 << 10;
 
 /// Tables in the order of their fields, which start at 1.
