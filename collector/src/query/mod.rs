@@ -16,6 +16,7 @@ mod request;
 mod scoped;
 mod service;
 mod spread;
+mod status;
 mod units;
 
 pub(crate) use cgroups::totals as totals_of;
