@@ -184,15 +184,13 @@ fn round(store: &OpenStore, hosts: &Hosts, clock: &Clock, metrics: &Metrics) -> 
             "the maintenance of the store is incomplete: {error}"
         ));
     }
-    if let Some(senders) = &store.senders {
-        let own = senders.status.issues().into_iter();
-        issues.extend(own.map(|issue| format!("profiles of other senders: {issue}")));
-        if let Err(error) = senders.sink.maintain(clock.now_unix_ns()) {
-            metrics.maintain_failed.inc();
-            issues.insert(format!(
-                "the maintenance of the store of other senders is incomplete: {error}"
-            ));
-        }
+    if let Some(senders) = &store.senders
+        && let Err(error) = senders.sink.maintain(clock.now_unix_ns())
+    {
+        metrics.maintain_failed.inc();
+        issues.insert(format!(
+            "the maintenance of the store of other senders is incomplete: {error}"
+        ));
     }
     issues
 }

@@ -3,8 +3,8 @@
 use super::{Ask, Queries, answer, request};
 use crate::access::Caller;
 use crate::ingest::without_text;
-use crate::store::{HostKey, Limits, StoreQueries, StoreStatus};
-use metrics::counted;
+use crate::store::{HostKey, Limits, STORE_LABEL, StoreQueries, StoreStatus};
+use metrics::Value;
 use proto::{agent, collector as wire};
 use std::collections::HashMap;
 use tonic::Status;
@@ -148,11 +148,19 @@ fn given_up(report: &sandbox::Report) -> agent::Sandbox {
     }
 }
 
-/// The store's size on disk, as it reports it.
+/// Size of the store of agents on disk, as it reports it.
 fn store_bytes(store: &dyn StoreStatus) -> u64 {
-    let metrics = store.metrics();
-    let bytes = counted(&metrics).filter(|counted| counted.name == STORE_BYTES);
-    bytes.map(|counted| counted.value).sum()
+    let (name, value) = STORE_LABEL;
+    let of_senders = (name.into(), value.into());
+    let families = store.metrics().into_iter();
+    let readings = families
+        .filter(|family| family.name == STORE_BYTES)
+        .flat_map(|family| family.readings);
+    let bytes = readings.map(|(labels, value)| match value {
+        Value::Number(bytes) if !labels.contains(&of_senders) => bytes,
+        _ => 0,
+    });
+    bytes.sum()
 }
 
 /// Name of the metric with a store's size on disk; with labels, all of them together.

@@ -9,6 +9,7 @@
 mod admission;
 mod batching;
 mod board;
+mod both;
 pub mod clickhouse;
 pub mod copy;
 pub mod embedded;
@@ -25,6 +26,7 @@ mod window;
 pub use admission::{HOST_ID_BYTES_MAX, SAMPLE_LABELS, WINDOW_NS_MAX, is_host_label};
 pub use batching::BatchPolicy;
 pub use board::{ConnectedHost, NoticeBoard};
+pub use both::STORE_LABEL;
 pub use exact::Exact;
 pub use names::{Found, FrameNaming, Names};
 pub use queries::StoreQueries;
@@ -40,6 +42,7 @@ pub use window::{
     Row, StackMemo, StreamStacks, TimeRange, WindowAccount,
 };
 
+use both::BothStatus;
 use metrics::Family;
 use profile::{ContentId, Selector};
 use std::sync::Arc;
@@ -98,7 +101,7 @@ pub struct OpenStore {
     pub board: Arc<dyn NoticeBoard>,
     /// Gets the source of names of functions.
     pub naming: Arc<dyn FrameNaming>,
-    /// How it does.
+    /// How it does, with the store of other senders.
     pub status: Arc<dyn StoreStatus>,
     /// The store of other senders, where they are let in. See [`OfType`].
     pub senders: Option<Arc<OpenStore>>,
@@ -119,7 +122,12 @@ impl OpenStore {
 
     /// The same with a store of other senders.
     pub fn with_senders(self, senders: OpenStore) -> OpenStore {
+        let status = BothStatus {
+            agents: self.status,
+            senders: senders.status.clone(),
+        };
         OpenStore {
+            status: Arc::new(status),
             senders: Some(Arc::new(senders)),
             ..self
         }

@@ -8,7 +8,7 @@ use collector::pyroscope::messages::v1::LabelPair;
 use collector::pyroscope::push::v1 as push;
 use collector::query::ScopedStore;
 use collector::senders::SenderOptions;
-use collector::store::{self, Cancel, Limits, OfType, StoreQueries};
+use collector::store::{self, Cancel, Limits, OfType, StoreQueries, StoreStatus};
 use flate2::Compression;
 use flate2::write::GzEncoder;
 use profile::formats::pprof::messages::{Function, Line, Location, Profile, Sample, ValueType};
@@ -211,6 +211,27 @@ async fn each_type_is_answered_alone_and_the_cpu_of_agents_without_any() {
     assert!(top(&rig, "memory:other:bytes:space:bytes").await.is_empty());
     let after = (top(&rig, "").await, rig.open.queries.kept().expect("kept"));
     assert_eq!(after, before, "nothing of it is CPU of agents");
+}
+
+/// Their disk has a bound of its own, so its size has a number, and the store of agents keeps its
+/// own.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn numbers_of_their_store_are_next_to_those_of_agents() {
+    let rig = rig().await;
+    let reply = send(&rig, "GET", "/metrics", "", "").await;
+    let text = reply.text();
+    let theirs = text
+        .lines()
+        .find(|line| line.starts_with("fleetprof_store_bytes{store=\"senders\"} "));
+    assert!(theirs.is_some_and(|line| !line.ends_with(" 0")), "{text}");
+    let mut queries = rig.queries().await;
+    let status = queries.status(proto::collector::StatusRequest {}).await;
+    let status = status.expect("a status").into_inner();
+    let of_agents = metrics::counted(&rig.store.metrics())
+        .filter(|counted| counted.name == "fleetprof_store_bytes")
+        .map(|counted| counted.value)
+        .sum::<u64>();
+    assert_eq!(status.store_bytes, of_agents);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
