@@ -500,7 +500,11 @@ pub fn sent_profiles(data: &[u8]) {
     let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let body = body.get(1..).unwrap_or_default();
     let _ = collector::senders::read_ingest(pairs.collect(), body);
-    let _ = profile::formats::pprof::decode_types(body, 1 << 20);
+    if let Ok(types) = profile::formats::pprof::Types::decode(body, 1 << 20) {
+        for place in 0..types.count() {
+            let _ = types.read(place);
+        }
+    }
 }
 
 /// Requests of OTLP: JSON where they start as it does, protocol buffers otherwise.

@@ -501,11 +501,13 @@ pub(crate) fn unpacked(bytes: &[u8], most: usize) -> Result<std::borrow::Cow<'_,
 
 /// The types of a file of pprof.
 fn pprof_types(bytes: &[u8], budget: &mut Budget) -> Result<Vec<Typed>, Refusal> {
-    let types = pprof::decode_types(bytes, PPROF_BYTES_MAX as u64).map_err(pprof_refusal)?;
-    for typed in &types {
+    let types = pprof::Types::decode(bytes, PPROF_BYTES_MAX as u64).map_err(pprof_refusal)?;
+    let each = (0..types.count()).map(|place| {
+        let typed = types.read(place).map_err(pprof_refusal)?;
         budget.spend(&typed.profile)?;
-    }
-    Ok(types)
+        Ok(typed)
+    });
+    each.collect()
 }
 
 /// What tells the profile of one type of a file from those of others: two may have the same id.

@@ -349,9 +349,10 @@ fn profiles(
     for (number, (labels, profile)) in read.into_iter().enumerate() {
         let message = convert::pprof(&profile, layout, &tables, &mut locations_left)?;
         drop(profile);
-        let mut types = pprof::types(&message).map_err(super::pprof_refusal)?;
-        // Of CPU time the last is the time.
-        let Some(typed) = types.pop() else { continue };
+        let types = pprof::Types::new(message).map_err(super::pprof_refusal)?;
+        // Of samples of CPU time, the second type is the time.
+        let typed = types.read(types.count() - 1);
+        let typed = typed.map_err(super::pprof_refusal)?;
         budget.spend(&typed.profile)?;
         let name = match name_of(&[&typed.sample_type.name]) {
             "other" => typed.sample_type.name.clone(),

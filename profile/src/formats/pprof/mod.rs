@@ -28,7 +28,7 @@ mod write;
 
 pub use read::{
     DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, TYPES_MAX, TypeName, Typed,
-    decode, decode_types, types,
+    Types, decode,
 };
 pub use write::{weights, write};
 

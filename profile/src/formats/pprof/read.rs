@@ -110,28 +110,46 @@ pub struct Typed {
     pub profile: Profile,
 }
 
-/// Decodes a pprof file as [`decode`] does, to one profile for each of its types.
-///
-/// The count of a sample is the value of the nearest type before its own with the unit `count`, as
-/// writers order them (`alloc_objects`, `alloc_space`), or else its weight in periods, at least 1.
-///
-/// # Errors
-/// When the bytes are damaged, inconsistent, or over a limit.
-pub fn decode_types(bytes: &[u8], limit: u64) -> Result<Vec<Typed>, DecodeError> {
-    types(&message(bytes, limit)?)
-}
+/// A pprof file whose types are read one by one: each has a profile of its own, which may take much
+/// memory.
+pub struct Types(Message);
 
-/// The same of a file that is decoded already.
-///
-/// # Errors
-/// When it is inconsistent, or over a limit.
-pub fn types(message: &Message) -> Result<Vec<Typed>, DecodeError> {
-    let types = message.sample_type.len();
-    if types == 0 || types > TYPES_MAX {
-        return Err(DecodeError::Types { types });
+impl Types {
+    /// Decodes a file, packed or not, of at most `limit` bytes unpacked.
+    ///
+    /// # Errors
+    /// When the bytes are damaged or over the limit, or there are too many types.
+    pub fn decode(bytes: &[u8], limit: u64) -> Result<Types, DecodeError> {
+        Types::new(message(bytes, limit)?)
     }
-    let mut found = Vec::with_capacity(types);
-    for weight_at in 0..types {
+
+    /// The types of a file that is decoded already.
+    ///
+    /// # Errors
+    /// When it has none, or more than [`TYPES_MAX`].
+    pub fn new(message: Message) -> Result<Types, DecodeError> {
+        let types = message.sample_type.len();
+        match types {
+            1..=TYPES_MAX => Ok(Types(message)),
+            _ => Err(DecodeError::Types { types }),
+        }
+    }
+
+    /// How many there are, at least 1.
+    pub fn count(&self) -> usize {
+        self.0.sample_type.len()
+    }
+
+    /// The samples of the type with this place.
+    ///
+    /// The count of a sample is the value of the nearest type before its own with the unit `count`,
+    /// as writers order them (`alloc_objects`, `alloc_space`), or else its weight in periods, at
+    /// least 1.
+    ///
+    /// # Errors
+    /// When the file is inconsistent or over a limit, or has no type there.
+    pub fn read(&self, place: usize) -> Result<Typed, DecodeError> {
+        let message = &self.0;
         let mut reader = Reader::new(message)?;
         let named = |of: &ValueType| {
             Ok::<_, DecodeError>(TypeName {
@@ -139,40 +157,46 @@ pub fn types(message: &Message) -> Result<Vec<Typed>, DecodeError> {
                 unit: reader.string(of.unit)?.to_owned(),
             })
         };
-        let names: Result<Vec<_>, _> = message.sample_type.iter().map(named).collect();
-        let mut names = names?;
+        let before = message.sample_type.iter().take(place + 1).map(named);
+        let mut names = before.collect::<Result<Vec<_>, _>>()?;
+        let count_at = names.iter().rposition(|of| of.unit == "count");
+        let sample_type = match names.pop() {
+            Some(own) if names.len() == place => own,
+            _ => {
+                return Err(DecodeError::Missing {
+                    what: "sample type",
+                    id: place as i128,
+                });
+            }
+        };
         let period_type = message.period_type.as_ref().map(named).transpose()?;
         let period_type = period_type.unwrap_or_default();
-        let count_at = (0..=weight_at).rev().find(|&at| names[at].unit == "count");
-        let sample_type = names.swap_remove(weight_at);
+        let period = match period_type == sample_type {
+            true => message.period.try_into().unwrap_or(0),
+            false => 0,
+        };
         reader.profile.info = Info {
             start_unix_ns: message.time_nanos,
             duration_ns: message.duration_nanos.try_into().unwrap_or(0),
             unit: sample_type.unit.clone(),
             event: sample_type.name.clone(),
-            period: match period_type == sample_type {
-                true => message.period.try_into().unwrap_or(0),
-                false => 0,
-            },
+            period,
             ..Info::default()
         };
-        let period = reader.profile.info.period;
         let count = |sample: &Sample, number| match count_at {
-            Some(place) => at(sample, number, place),
+            Some(count_at) => at(sample, number, count_at),
             None => {
-                let weight = at(sample, number, weight_at)?;
+                let weight = at(sample, number, place)?;
                 let taken = weight.checked_div(period).unwrap_or(1);
                 Ok(taken.max(u64::from(weight > 0)))
             }
         };
-        let profile = reader.read(weight_at, count, true)?;
-        found.push(Typed {
+        Ok(Typed {
+            profile: reader.read(place, count, true)?,
             sample_type,
             period_type,
-            profile,
-        });
+        })
     }
-    Ok(found)
 }
 
 /// A value of a sample.
