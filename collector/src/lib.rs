@@ -12,6 +12,7 @@ mod database;
 mod durable;
 mod evidence;
 pub mod grpc;
+mod gunzip;
 pub mod identity;
 pub mod incidents;
 pub mod ingest;

@@ -11,8 +11,8 @@
 
 use super::held::{Held, Place};
 use super::wire::DESCRIPTORS;
+use crate::gunzip::{GunzipError, gunzip};
 use crate::query::{RETRY_AFTER, ResponseSlot};
-use flate2::read::GzDecoder;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::{Body, Bytes};
 use hyper::header::{
@@ -22,7 +22,6 @@ use hyper::header::{
 use hyper::{HeaderMap, Method, Request, Response, StatusCode};
 use prost_reflect::{DescriptorPool, DeserializeOptions, DynamicMessage, MessageDescriptor};
 use std::convert::Infallible;
-use std::io::Read;
 use std::sync::LazyLock;
 use std::time::Duration;
 use tonic::{Code, Status};
@@ -338,17 +337,14 @@ fn messages(path: &str) -> Option<(MessageDescriptor, MessageDescriptor)> {
 
 /// Unpacks a request, up to the most that one may have.
 fn unpacked(body: &[u8], most: usize) -> Result<Vec<u8>, Status> {
-    let mut plain = Vec::new();
-    let read = GzDecoder::new(body)
-        .take(most as u64 + 1)
-        .read_to_end(&mut plain);
-    read.map_err(|_| Status::invalid_argument("failed to unpack the request: it is not gzip"))?;
-    if plain.len() > most {
-        return Err(Status::out_of_range(format!(
+    gunzip(body, most).map_err(|error| match error {
+        GunzipError::TooLarge => Status::out_of_range(format!(
             "failed to unpack the request: it has more than {most} bytes"
-        )));
-    }
-    Ok(plain)
+        )),
+        GunzipError::Damaged(_) => {
+            Status::invalid_argument("failed to unpack the request: it is not gzip")
+        }
+    })
 }
 
 /// A message from its JSON, encoded. An empty text is a message without fields.
@@ -396,6 +392,7 @@ mod tests {
     use super::super::wire::types::v1 as messages;
     use super::*;
     use prost::Message;
+    use std::io::Read;
 
     const FLAME: &str = "/querier.v1.QuerierService/SelectMergeStacktraces";
     const SERIES: &str = "/querier.v1.QuerierService/SelectSeries";

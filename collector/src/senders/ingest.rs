@@ -6,7 +6,7 @@
 //! stacks of CPU time have nothing else.
 
 use super::kinds::{by_suffix, name_of};
-use super::{Budget, Labels, Refusal, Senders, Sent, identity_of, pprof_types, unpacked};
+use super::{Budget, Labels, Refusal, Senders, Sent, identity_of, pprof_types};
 use crate::access::Caller;
 use crate::pyroscope::{SERVICE_NAME, time_of};
 use hyper::HeaderMap;
@@ -62,8 +62,8 @@ pub(crate) async fn ingested(
         None => Ok(body),
     };
     let body = body.map_err(|refusal| senders.refuse(refusal))?;
-    let plain = unpacked(&body, most).map_err(|refusal| senders.refuse(refusal))?;
-    let (size, plain) = (plain.len(), plain.into_owned());
+    let plain = senders.unpacked(body, most).await?;
+    let size = plain.len();
     let decode = move |now| Ok((read(pairs, is_form, &plain, now)?, ()));
     senders
         .take(caller, size, |metrics| &metrics.sent_ingest, decode)

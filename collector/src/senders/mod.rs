@@ -21,19 +21,18 @@ pub(crate) use ingest::{INGEST_PATH, INGEST_PATH_LONG, ingested};
 pub use otlp::read_otlp;
 
 use crate::access::Caller;
+use crate::gunzip::{GunzipError, gunzip};
 use crate::metrics::Metrics;
 use crate::pyroscope::push::v1::pusher_service_server::PusherServiceServer;
 use crate::query::RETRY_AFTER;
 use crate::store::{PushOutcome, StoreError, WindowSink};
 use crate::time::Clock;
 use accounts::Accounts;
-use flate2::read::MultiGzDecoder;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use metrics::Counter;
 use profile::formats::pprof::{self, Typed};
 use std::convert::Infallible;
-use std::io::Read;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -360,6 +359,35 @@ impl Senders {
         Ok(body.to_bytes())
     }
 
+    /// Unpacks what starts as gzip does, whatever a header says of it, up to `most` bytes.
+    ///
+    /// # Errors
+    /// OUT_OF_RANGE when it is too large, INVALID_ARGUMENT when it is damaged.
+    pub(crate) async fn unpacked(&self, body: Bytes, most: usize) -> Result<Bytes, Status> {
+        let too_large = || {
+            Refusal::too_large(format!(
+                "failed to read the request: it has more than {most} bytes, unpacked \
+                 (`senders.request_mib`)"
+            ))
+        };
+        let unpacked = match (body.starts_with(&[0x1f, 0x8b]), body.len() > most) {
+            (false, true) => Err(too_large()),
+            (false, false) => Ok(body),
+            (true, _) => {
+                let unpacking = tokio::task::spawn_blocking(move || gunzip(&body, most));
+                let unpacked = unpacking.await;
+                let unpacked = unpacked.map_err(|_| Status::internal("failed to unpack"))?;
+                unpacked.map(Bytes::from).map_err(|error| match error {
+                    GunzipError::TooLarge => too_large(),
+                    GunzipError::Damaged(error) => {
+                        Refusal::malformed(format!("failed to unpack the request: {error}"))
+                    }
+                })
+            }
+        };
+        unpacked.map_err(|refusal| self.refuse(refusal))
+    }
+
     /// The refusal of a request that took too long.
     pub(crate) fn too_late(&self) -> Status {
         let seconds = REQUEST_TIMEOUT.as_secs();
@@ -472,31 +500,6 @@ impl Inner {
         }
         refused.map_or(Ok(()), Err)
     }
-}
-
-/// Unpacks what starts as gzip does, whatever a header says of it, up to `most` bytes.
-pub(crate) fn unpacked(bytes: &[u8], most: usize) -> Result<std::borrow::Cow<'_, [u8]>, Refusal> {
-    let too_large = || {
-        Refusal::too_large(format!(
-            "failed to read the request: it has more than {most} bytes, unpacked \
-             (`senders.request_mib`)"
-        ))
-    };
-    if !bytes.starts_with(&[0x1f, 0x8b]) {
-        return match bytes.len() > most {
-            true => Err(too_large()),
-            false => Ok(bytes.into()),
-        };
-    }
-    let mut plain = Vec::new();
-    let read = MultiGzDecoder::new(bytes)
-        .take(most as u64 + 1)
-        .read_to_end(&mut plain);
-    if plain.len() > most {
-        return Err(too_large());
-    }
-    read.map_err(|error| Refusal::malformed(format!("failed to unpack the request: {error}")))?;
-    Ok(plain.into())
 }
 
 /// The types of a file of pprof.

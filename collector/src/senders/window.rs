@@ -23,9 +23,17 @@ const UNKNOWN_SERVICE: &str = "unknown_service";
 /// Labels that tell which host it was, the first that is there.
 const HOST_LABELS: [&str; 5] = ["host", "host.name", "hostname", "node", "instance"];
 
-/// Labels of samples that have another value for each request: as labels of series they would be
-/// one each.
-const IDENTITIES: [&str; 5] = ["span_id", "trace_id", "profile_id", "span_name", "tid"];
+/// Labels of samples that have another value for each request, thread or CPU: as labels of series
+/// they would be one each.
+const IDENTITIES: [&str; 7] = [
+    "span_id",
+    "trace_id",
+    "profile_id",
+    "span_name",
+    "tid",
+    "thread.id",
+    "cpu.logical_number",
+];
 
 /// Most label sets of one profile. Samples with further ones keep the labels of their series.
 const LABEL_SETS_MAX: usize = 512;

@@ -17,6 +17,7 @@ mod guard;
 mod incident_file;
 mod login;
 mod others;
+mod otlp;
 mod page;
 mod pin_file;
 mod sign_in;
@@ -415,7 +416,7 @@ fn routes() -> [(Method, &'static str, MethodRouter<Site>); 24] {
         get(pyroscope::RENDER_DIFF_PATH, routing::get(others::render)),
         post(senders::INGEST_PATH, routing::post(others::ingest)),
         post(senders::INGEST_PATH_LONG, routing::post(others::ingest)),
-        post(senders::otlp::PATH, routing::post(others::otlp)),
+        post(senders::otlp::PATH, routing::post(otlp::export)),
     ]
 }
 

@@ -1,7 +1,7 @@
 //! APIs of others on the page's listener: Pyroscope's calls, `GET /pyroscope/render` and
 //! `render-diff`, and what other senders post.
 
-use super::{QUERY_BYTES_MAX, Site, packed, plain, send};
+use super::{QUERY_BYTES_MAX, Site, http_status, packed, plain, send};
 use crate::access::Caller;
 use crate::pyroscope::{self, Answer, Held, RENDER_DIFF_PATH, REQUEST_BYTES_MAX, Rendered};
 use crate::senders;
@@ -99,23 +99,18 @@ pub(super) async fn ingest(
         Ok(()) => Response::new(Body::empty()),
         Err(status) => {
             let mut response = pyroscope::refused(&parts.headers, &status).map(Body::from);
-            if status.code() == Code::OutOfRange {
-                *response.status_mut() = StatusCode::PAYLOAD_TOO_LARGE;
-            }
+            *response.status_mut() = sent_status(status.code());
             response
         }
     }
 }
 
-/// Takes what OpenTelemetry's exporters send over HTTP.
-pub(super) async fn otlp(State(site): State<Site>, request: Request) -> Response {
-    let (parts, body) = request.into_parts();
-    let Some(senders) = site.senders.clone() else {
-        return unanswered(&parts.headers);
-    };
-    let caller = Caller::of(&parts.extensions);
-    let answered = senders::otlp::posted(&senders, caller, &parts.headers, body).await;
-    answered.map(Body::from)
+/// The status of HTTP for a refusal of what a sender posted: what is too large has its own.
+pub(super) fn sent_status(code: Code) -> StatusCode {
+    match code {
+        Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
+        code => http_status(code),
+    }
 }
 
 /// Says that a call is none that this collector answers.

@@ -10,7 +10,7 @@ use profile::FrameKind;
 use profile::formats::pprof::messages::{
     Function, Label, Line, Location, Mapping, Profile as Pprof, Sample, ValueType,
 };
-use profile::formats::pprof::{STACK_FRAMES_MAX, TypeName};
+use profile::formats::pprof::{STACK_END_LABEL, STACK_FRAMES_MAX, TypeName};
 use std::collections::HashMap;
 use std::fmt::Write;
 
@@ -24,9 +24,6 @@ pub const LOCATIONS_MAX: usize = 8 << 20;
 /// Longest name of a file in what stands for a place, of which there is one for each address. Unit:
 /// bytes, the most of Linux.
 const FILE_NAME_BYTES_MAX: usize = 255;
-
-/// Attributes of samples that are another number for each: as labels they would be one series each.
-const NUMBERS: [&str; 2] = ["thread.id", "cpu.logical_number"];
 
 /// What kind of frame a runtime has. Names are those of the semantic conventions.
 fn kind(word: &str) -> FrameKind {
@@ -338,7 +335,7 @@ impl<'t> Made<'t> {
     fn label(&mut self, index: u64) -> Result<Option<(i64, i64)>, Refusal> {
         let found = self.tables.attribute(index)?;
         let key = self.tables.string(index_of(found.key_strindex))?;
-        if NUMBERS.contains(&key) || key == profile::formats::pprof::STACK_END_LABEL {
+        if key == STACK_END_LABEL {
             return Ok(None);
         }
         let key = self.string(found.key_strindex)?;

@@ -244,15 +244,6 @@ pub struct JsonRequest {
     pub dictionary: Dictionary,
 }
 
-/// An error of HTTP in protocol buffers.
-#[derive(Clone, PartialEq, Message)]
-pub struct ErrorStatus {
-    #[prost(int32, tag = "1")]
-    pub code: i32,
-    #[prost(string, tag = "2")]
-    pub message: String,
-}
-
 /// Messages in JSON as their bytes.
 fn encoded<'de, D, M>(from: D) -> Result<Vec<Bytes>, D::Error>
 where

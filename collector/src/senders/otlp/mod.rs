@@ -12,7 +12,6 @@ mod tables;
 use super::kinds::name_of;
 use super::{
     Budget, LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, identity_of, size,
-    unpacked,
 };
 use crate::access::Caller;
 use crate::ingest::limits::LABELS_PER_SET_MAX;
@@ -21,22 +20,17 @@ use crate::pyroscope::SERVICE_NAME;
 use crate::query::RETRY_AFTER;
 use bytes::Bytes;
 use convert::LOCATIONS_MAX;
-use hyper::body::Body;
-use hyper::header::{CONTENT_TYPE, HeaderValue};
-use hyper::{HeaderMap, Response, StatusCode};
 use layout::{Generation, Layout};
-use messages::{ErrorStatus, JsonRequest, Profile, ResourceProfiles, Scope};
+use messages::{JsonRequest, Profile, ResourceProfiles, Scope};
 use metrics::Counter;
 use profile::formats::pprof;
 use prost::Message;
 use std::collections::HashSet;
-use std::sync::Arc;
 use tables::Tables;
 use tonic::{Code, Request, Status};
+pub(crate) use wire::ExportProfilesServiceResponse;
 use wire::profiles_service_server::{ProfilesService, ProfilesServiceServer};
-use wire::{
-    ExportProfilesPartialSuccess, ExportProfilesServiceRequest, ExportProfilesServiceResponse,
-};
+use wire::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
 
 /// The generated messages and service of the call.
 #[expect(clippy::allow_attributes, reason = "generated")]
@@ -84,20 +78,40 @@ impl ProfilesService for Senders {
         let caller = Caller::of(request.extensions())?;
         let request = request.into_inner();
         let bytes = request.encoded_len();
-        let answer = self.exported(&caller, bytes, |_| Ok(request)).await;
+        let answer = self.exported(&caller, bytes, || Ok(request)).await;
         Ok(tonic::Response::new(answer.map_err(retryable)?))
     }
 }
 
 impl Senders {
+    /// Stores what a request over HTTP has, whose body may be packed.
+    ///
+    /// # Errors
+    /// As [`Senders::take`].
+    pub(crate) async fn posted(
+        &self,
+        caller: &Caller,
+        codec: Codec,
+        body: Bytes,
+    ) -> Result<ExportProfilesServiceResponse, Status> {
+        let most = match codec {
+            Codec::Proto => self.request_bytes(),
+            Codec::Json => self.request_bytes().min(JSON_BYTES_MAX),
+        };
+        let plain = self.unpacked(body, most).await?;
+        let bytes = plain.len();
+        self.exported(caller, bytes, move || read(codec, plain))
+            .await
+    }
+
     async fn exported(
         &self,
         caller: &Caller,
         bytes: usize,
-        request: impl FnOnce(()) -> Result<ExportProfilesServiceRequest, Refusal> + Send + 'static,
+        request: impl FnOnce() -> Result<ExportProfilesServiceRequest, Refusal> + Send + 'static,
     ) -> Result<ExportProfilesServiceResponse, Status> {
         let metrics = self.0.metrics.clone();
-        let decode = move |now| decoded(request(())?, now, &metrics);
+        let decode = move |now| decoded(request()?, now, &metrics);
         let protocol: fn(&Metrics) -> &Counter = |metrics| &metrics.sent_otlp;
         let release = self.take(caller, bytes, protocol, decode).await?;
         // The newest says nothing.
@@ -120,122 +134,15 @@ fn retryable(status: Status) -> Status {
     status
 }
 
-/// The codec of a request over HTTP, which is that of its answer.
+/// How a request over HTTP is written.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Codec {
+pub(crate) enum Codec {
     Proto,
     Json,
 }
 
-impl Codec {
-    fn of(headers: &HeaderMap) -> Option<Codec> {
-        let kind = headers.get(CONTENT_TYPE)?.to_str().ok()?;
-        match kind.split(';').next()?.trim() {
-            "application/x-protobuf" => Some(Codec::Proto),
-            "application/json" => Some(Codec::Json),
-            _ => None,
-        }
-    }
-
-    fn content_type(self) -> HeaderValue {
-        HeaderValue::from_static(match self {
-            Codec::Proto => "application/x-protobuf",
-            Codec::Json => "application/json",
-        })
-    }
-}
-
-/// Answers a request over HTTP.
-pub(crate) async fn posted<B>(
-    senders: &Senders,
-    caller: Result<Arc<Caller>, Status>,
-    headers: &HeaderMap,
-    body: B,
-) -> Response<Bytes>
-where
-    B: Body,
-    B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
-{
-    let Some(codec) = Codec::of(headers) else {
-        let text = "failed to read the request: its content type is neither \
-                    application/x-protobuf nor application/json";
-        let status = senders.refuse(Refusal::malformed(text));
-        let mut response = failed(Codec::Json, &status);
-        *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
-        return response;
-    };
-    let answering = async {
-        let caller = caller?;
-        let _place = senders.place()?;
-        let body = senders.body(body).await?;
-        let most = match codec {
-            Codec::Proto => senders.request_bytes(),
-            Codec::Json => senders.request_bytes().min(JSON_BYTES_MAX),
-        };
-        let plain = unpacked(&body, most).map_err(|refusal| senders.refuse(refusal))?;
-        let plain = Bytes::from(plain.into_owned());
-        let bytes = plain.len();
-        let request = move |()| read(codec, plain);
-        senders.exported(&caller, bytes, request).await
-    };
-    let answered = tokio::time::timeout(super::REQUEST_TIMEOUT, answering).await;
-    match answered.unwrap_or_else(|_| Err(senders.too_late())) {
-        Ok(answer) => {
-            let content = match codec {
-                Codec::Proto => answer.encode_to_vec(),
-                Codec::Json => json(&answer).to_string().into_bytes(),
-            };
-            let mut response = Response::new(content.into());
-            let headers = response.headers_mut();
-            headers.insert(CONTENT_TYPE, codec.content_type());
-            response
-        }
-        Err(status) => failed(codec, &status),
-    }
-}
-
-fn json(answer: &ExportProfilesServiceResponse) -> serde_json::Value {
-    match &answer.partial_success {
-        None => serde_json::json!({}),
-        Some(partial) => serde_json::json!({
-            "partialSuccess": { "errorMessage": partial.error_message }
-        }),
-    }
-}
-
-/// A refusal, in the codec of the request. What may come again has the statuses of OTLP for it.
-fn failed(codec: Codec, status: &Status) -> Response<Bytes> {
-    let http = match status.code() {
-        Code::InvalidArgument => StatusCode::BAD_REQUEST,
-        Code::OutOfRange => StatusCode::PAYLOAD_TOO_LARGE,
-        Code::Unauthenticated => StatusCode::UNAUTHORIZED,
-        Code::PermissionDenied => StatusCode::FORBIDDEN,
-        Code::ResourceExhausted => StatusCode::TOO_MANY_REQUESTS,
-        Code::Unavailable => StatusCode::SERVICE_UNAVAILABLE,
-        _ => StatusCode::INTERNAL_SERVER_ERROR,
-    };
-    let (code, message) = (i32::from(status.code()), status.message().to_owned());
-    let content = match codec {
-        Codec::Proto => ErrorStatus { code, message }.encode_to_vec(),
-        Codec::Json => serde_json::json!({ "code": code, "message": message })
-            .to_string()
-            .into_bytes(),
-    };
-    let mut response = Response::new(Bytes::from(content));
-    *response.status_mut() = http;
-    let headers = response.headers_mut();
-    headers.insert(CONTENT_TYPE, codec.content_type());
-    let again = status.metadata().get(RETRY_AFTER);
-    if let Some(again) = again.and_then(|again| HeaderValue::from_bytes(again.as_bytes()).ok()) {
-        headers.insert(hyper::header::RETRY_AFTER, again);
-    }
-    response
-}
-
 fn read(codec: Codec, plain: Bytes) -> Result<ExportProfilesServiceRequest, Refusal> {
-    let wrong = |error: &dyn std::fmt::Display| {
-        Refusal::malformed(format!("failed to read the request: {error}"))
-    };
+    let wrong = |error: &dyn std::fmt::Display| unread("the request", error);
     match codec {
         Codec::Proto => ExportProfilesServiceRequest::decode(plain).map_err(|error| wrong(&error)),
         Codec::Json => {
@@ -285,9 +192,6 @@ fn profiles(
     now_unix_ns: i64,
     metrics: &Metrics,
 ) -> Result<(Vec<Sent>, Layout, Generation), Refusal> {
-    let wrong = |what: &str, error: &dyn std::fmt::Display| {
-        Refusal::malformed(format!("failed to read {what}: {error}"))
-    };
     // The same when it is sent again.
     let mut hasher = blake3::Hasher::new();
     hasher.update(&request.dictionary);
@@ -297,51 +201,10 @@ fn profiles(
         hasher.update(&bytes);
         resources.push(resource(bytes, &mut parts_left)?);
     }
-    let (mut generation, mut samples) = (Generation::Later, 0);
-    for bytes in resources.iter().flat_map(all_profiles) {
-        let found = layout::generation(bytes).map_err(|error| wrong("a profile", &error))?;
-        samples += found.1;
-        if samples > SAMPLES_MAX {
-            return Err(Refusal::too_large(format!(
-                "failed to read the profiles: they have more than {SAMPLES_MAX} samples"
-            )));
-        }
-        match found.0 {
-            Generation::Before => {
-                metrics.sent_otlp_old.inc();
-                return Err(Refusal::malformed(
-                    "failed to read the profiles: they are of OTLP 1.7 or earlier; this collector \
-                     reads 1.8 and later, which OpenTelemetry collectors send from 0.136 on",
-                ));
-            }
-            Generation::V8 => generation = Generation::V8,
-            Generation::Later => {}
-        }
-    }
+    let generation = generation(&resources, metrics)?;
     let tables = Tables::new(request.dictionary);
-    let tables = tables.map_err(|error| wrong("the dictionary", &error))?;
-    let mut read = Vec::new();
-    let mut label_bytes = 0;
-    for resource in resources {
-        let base = labels(&resource, &tables, metrics);
-        for scoped in resource.scope_profiles {
-            let labels: Labels = with_scope(&base, scoped.scope).into();
-            label_bytes += size(&labels);
-            if label_bytes > LABEL_BYTES_MAX {
-                return Err(Refusal::too_large(format!(
-                    "failed to read the resources: their attributes have more than \
-                     {LABEL_BYTES_MAX} bytes"
-                )));
-            }
-            for bytes in scoped.profiles {
-                let profile = Profile::decode(bytes);
-                let profile = profile.map_err(|error| wrong("a profile", &error))?;
-                if !profile.samples.is_empty() {
-                    read.push((labels.clone(), profile));
-                }
-            }
-        }
-    }
+    let tables = tables.map_err(|error| unread("the dictionary", &error))?;
+    let read = labelled(resources, &tables, metrics)?;
     let samples = read.iter().flat_map(|(_, profile)| &profile.samples);
     let layout = layout::of_all(samples.map(|bytes| &bytes[..]), tables.sizes())?;
     let (mut locations_left, mut budget) = (LOCATIONS_MAX, Budget::new());
@@ -370,12 +233,71 @@ fn profiles(
     Ok((sent, layout, generation))
 }
 
+/// Which generation profiles are of, told by their fields before anything else of them is read.
+fn generation(resources: &[ResourceProfiles], metrics: &Metrics) -> Result<Generation, Refusal> {
+    let (mut generation, mut samples) = (Generation::Later, 0);
+    for bytes in resources.iter().flat_map(all_profiles) {
+        let found = layout::generation(bytes).map_err(|error| unread("a profile", &error))?;
+        samples += found.1;
+        if samples > SAMPLES_MAX {
+            return Err(Refusal::too_large(format!(
+                "failed to read the profiles: they have more than {SAMPLES_MAX} samples"
+            )));
+        }
+        match found.0 {
+            Generation::Before => {
+                metrics.sent_otlp_old.inc();
+                return Err(Refusal::malformed(
+                    "failed to read the profiles: they are of OTLP 1.7 or earlier; this collector \
+                     reads 1.8 and later, which OpenTelemetry collectors send from 0.136 on",
+                ));
+            }
+            Generation::V8 => generation = Generation::V8,
+            Generation::Later => {}
+        }
+    }
+    Ok(generation)
+}
+
+/// The profiles that have samples, each with the labels of its resource.
+fn labelled(
+    resources: Vec<ResourceProfiles>,
+    tables: &Tables,
+    metrics: &Metrics,
+) -> Result<Vec<(Labels, Profile)>, Refusal> {
+    let mut read = Vec::new();
+    let mut label_bytes = 0;
+    for resource in resources {
+        let base = labels(&resource, tables, metrics);
+        for scoped in resource.scope_profiles {
+            let labels: Labels = with_scope(&base, scoped.scope).into();
+            label_bytes += size(&labels);
+            if label_bytes > LABEL_BYTES_MAX {
+                return Err(Refusal::too_large(format!(
+                    "failed to read the resources: their attributes have more than \
+                     {LABEL_BYTES_MAX} bytes"
+                )));
+            }
+            for bytes in scoped.profiles {
+                let profile = Profile::decode(bytes);
+                let profile = profile.map_err(|error| unread("a profile", &error))?;
+                if !profile.samples.is_empty() {
+                    read.push((labels.clone(), profile));
+                }
+            }
+        }
+    }
+    Ok(read)
+}
+
+fn unread(what: &str, error: &dyn std::fmt::Display) -> Refusal {
+    Refusal::malformed(format!("failed to read {what}: {error}"))
+}
+
 /// Reads a resource whose parts are not too many: they take up to eighty times their size in
 /// memory.
 fn resource(bytes: Bytes, parts_left: &mut usize) -> Result<ResourceProfiles, Refusal> {
-    let wrong = |error: &dyn std::fmt::Display| {
-        Refusal::malformed(format!("failed to read the resources: {error}"))
-    };
+    let wrong = |error: &dyn std::fmt::Display| unread("the resources", error);
     let mut parts = 1;
     let mut rest: &[u8] = &bytes;
     while !rest.is_empty() {
