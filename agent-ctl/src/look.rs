@@ -3,7 +3,7 @@
 use crate::report::Report;
 use crate::terminal::Out;
 use profile::Info;
-use profile::unit::is_time;
+use profile::formats::Measure;
 
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
@@ -35,27 +35,31 @@ pub struct Look {
 impl Look {
     /// The meaning of widths in a profile of this kind.
     pub fn measure(&self, info: &Info) -> MeasureBy {
-        // A wait of a second and one of a microsecond are one sample each; a sample of an event by
-        // rate stands for as many as there were.
-        // Time that is no CPU time, and bytes, are of other senders: their samples are not alike.
-        let is_sent = is_time(&info.unit) && !info.is_cpu_time() || info.unit == "bytes";
-        let left_out = match is_sent || info.has_variable_weight() {
-            true => MeasureBy::Weight,
-            false => MeasureBy::Count,
-        };
-        self.measure.unwrap_or(left_out)
+        self.measure.unwrap_or_else(|| measure_of(info))
     }
 
     /// The heading of a flame graph of this kind.
     pub fn title(&self, info: &Info) -> String {
-        if let Some(title) = &self.title {
-            return title.clone();
-        }
-        match info.event.as_str() {
-            profile::OFF_CPU => "Time off the CPU".to_owned(),
-            event if info.is_cpu_time() || event.is_empty() => "CPU profile".to_owned(),
-            event => format!("Profile of {event}"),
-        }
+        self.title.clone().unwrap_or_else(|| title_of(info))
+    }
+}
+
+/// The meaning of widths where nobody says it.
+pub fn measure_of(info: &Info) -> MeasureBy {
+    // A wait of a second and one of a microsecond are one sample each; a sample of an event by rate
+    // stands for as many as there were.
+    match info.has_variable_weight() {
+        true => MeasureBy::Weight,
+        false => MeasureBy::Count,
+    }
+}
+
+/// What a profile is of, as a heading.
+pub fn title_of(info: &Info) -> String {
+    match info.event.as_str() {
+        profile::OFF_CPU => "Time off the CPU".to_owned(),
+        event if info.is_cpu_time() || event.is_empty() => "CPU profile".to_owned(),
+        event => format!("Profile of {event}"),
     }
 }
 
@@ -66,6 +70,15 @@ pub enum MeasureBy {
     Count,
     /// Weight of samples: CPU time, time waited, or what the event counts
     Weight,
+}
+
+impl From<MeasureBy> for Measure {
+    fn from(by: MeasureBy) -> Measure {
+        match by {
+            MeasureBy::Count => Measure::Count,
+            MeasureBy::Weight => Measure::Weight,
+        }
+    }
 }
 
 #[cfg(test)]

@@ -2,12 +2,12 @@
 
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
-use crate::look::{Look, MeasureBy};
+use crate::look::{Look, MeasureBy, measure_of, title_of};
 use crate::report;
 use crate::terminal::clean;
 use anyhow::{Context, Result};
 use clap::ValueEnum;
-use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Measure, Options, Source};
+use profile::formats::{self, Annotations, Fact, Import, ImportOptions, Options, Source};
 use profile::{Diff, GroupBy, Info, Profile, Query};
 use proto::{agent, query};
 use std::io::Read;
@@ -140,10 +140,7 @@ pub struct Extra {
 pub fn options(look: &Look, info: &Info, root_labels: Vec<String>, facts: Vec<Fact>) -> Options {
     Options {
         title: look.title(info),
-        measure: match look.measure(info) {
-            MeasureBy::Count => Measure::Count,
-            MeasureBy::Weight => Measure::Weight,
-        },
+        measure: look.measure(info).into(),
         annotations: if look.annotate {
             Annotations::ALL
         } else {
@@ -213,7 +210,8 @@ fn with_fleet(object: &[u8], fleet: &Fleet) -> Result<Vec<u8>> {
 /// When the writer fails, or for text and JSON, which are the command's own.
 pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Vec<u8>> {
     let options = Options {
-        title: "CPU profile: what changed".to_owned(),
+        title: format!("{}: what changed", title_of(&diff.after)),
+        measure: measure_of(&diff.after).into(),
         ..Options::default()
     };
     let mut bytes = Vec::new();

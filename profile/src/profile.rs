@@ -44,18 +44,22 @@ impl Info {
         self.event == OFF_CPU
     }
 
-    /// True when samples stand for different numbers of what happened, as those of an event by rate
-    /// do: counts of samples then have no meaning of their own.
+    /// True when samples stand for different numbers of what happened, as waits do, those of an
+    /// event by rate, and bytes of a heap: counts of samples then have no meaning of their own.
     pub fn has_variable_weight(&self) -> bool {
-        self.period == 0 && !matches!(self.unit.as_str(), "" | "samples") && !is_time(&self.unit)
+        match self.unit.as_str() {
+            "" | "samples" => false,
+            unit if is_time(unit) => !self.is_cpu_time(),
+            // The period of a heap is a mean.
+            "bytes" => true,
+            _ => self.period == 0,
+        }
     }
 
     /// True when weights are CPU time. Profiles of others may be of other time, such as `wall`.
     pub fn is_cpu_time(&self) -> bool {
         let event = self.event.as_str();
-        let is_named = matches!(event, "" | "samples" | "itimer" | "task-clock")
-            || event.contains("cpu") && !event.starts_with("off");
-        is_time(&self.unit) && is_named
+        is_time(&self.unit) && matches!(event, "" | "cpu" | "cpu-clock" | "task-clock")
     }
 
     /// What the weight is in words: `CPU time`, `Time waited`, `Time`, or its unit.

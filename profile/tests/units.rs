@@ -103,3 +103,32 @@ fn weights_of_time_are_no_events_by_rate() {
     profile.info.period = 0;
     assert!(!profile.info.has_variable_weight());
 }
+
+#[test]
+fn samples_of_waits_and_of_a_heap_weigh_different_amounts() {
+    let info = |event: &str, unit: &str| profile::Info {
+        event: event.to_owned(),
+        unit: unit.to_owned(),
+        period: 1000,
+        ..profile::Info::default()
+    };
+    assert!(info(profile::OFF_CPU, "nanoseconds").has_variable_weight());
+    assert!(info("wall", "nanoseconds").has_variable_weight());
+    assert!(info("inuse_space", "bytes").has_variable_weight());
+    assert!(!info("cycles", "cycles").has_variable_weight());
+}
+
+#[test]
+fn only_time_on_a_cpu_is_cpu_time() {
+    let is = |event: &str| {
+        let info = profile::Info {
+            event: event.to_owned(),
+            unit: "nanoseconds".to_owned(),
+            ..profile::Info::default()
+        };
+        info.is_cpu_time()
+    };
+    assert!(["", "cpu", "cpu-clock", "task-clock"].into_iter().all(is));
+    let others = ["off-cpu", "off_cpu", "wall", "idle_cpu_wait", "samples"];
+    assert!(!others.into_iter().any(is));
+}

@@ -41,7 +41,7 @@ pub(super) fn name_of(types: &[&str]) -> &'static str {
     let any = |of: &dyn Fn(&str) -> bool| types.iter().any(|name| of(name));
     if any(&|name| name == "wall") {
         "wall"
-    } else if any(&|name| name.contains("cpu") && !name.starts_with("off")) {
+    } else if any(&|name| name == "cpu") {
         AGENTS_NAME
     } else if any(&|name| {
         name.starts_with("alloc")

@@ -367,7 +367,7 @@ async fn a_collector_that_lets_nobody_in_says_so() {
 /// A request of Parca's clients, as bytes of its fields.
 #[derive(Clone, PartialEq, prost::Message)]
 struct WriteRaw {
-    /// Field 1 says whose it is, and is of no use here.
+    /// Names the tenant; the collector ignores it.
     #[prost(string, tag = "1")]
     tenant: String,
     #[prost(message, repeated, tag = "2")]

@@ -55,6 +55,8 @@ test('sizes, counts and times', () => {
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   format.nameTime('wall:wall:nanoseconds:wall:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
+  format.nameTime('sent_cpu:idle_cpu_wait:nanoseconds::');
+  expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
   format.nameTime('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   expect(format.compact(1_234_567)).toBe('1.23 M');
