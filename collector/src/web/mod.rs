@@ -20,6 +20,7 @@ mod others;
 mod otlp;
 mod page;
 mod pin_file;
+mod serve;
 mod sign_in;
 mod tls;
 
@@ -27,6 +28,7 @@ use door::Asking;
 pub use door::{Door, Proxy};
 pub use guard::Names;
 pub(crate) use guard::without_port;
+pub use serve::serve;
 pub use tls::Certificates;
 
 use crate::access::{self, Caller, DENIED, Person, Who};
@@ -35,8 +37,6 @@ use crate::annotations::{Annotations, limits::REQUEST_BYTES_MAX as ANNOTATION_BY
 use crate::control::Control;
 use crate::identity::Guarded;
 use crate::incidents::{Incidents, limits::REQUEST_BYTES_MAX as INCIDENT_BYTES_MAX};
-use crate::ingest::stopped;
-use crate::listen::AcceptTrouble;
 use crate::measure::Measures;
 use crate::metrics::Metrics;
 use crate::oidc;
@@ -45,19 +45,16 @@ use crate::pins::Pins;
 use crate::pyroscope::{self, Pyroscope};
 use crate::query::{ANSWER_TIMEOUT, Queries, REQUEST_BYTES_MAX, ResponseSlot, STALL_TIMEOUT};
 use crate::senders::{self, Senders};
-use crate::wrong_port;
+use axum::Router;
 use axum::body::Body;
 use axum::extract::{DefaultBodyLimit, Query, Request, State};
 use axum::middleware::{Next, from_fn_with_state};
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{self, MethodRouter};
-use axum::{Extension, Router};
 use hyper::body::Bytes;
 use hyper::header::{CONTENT_TYPE, HeaderValue};
 use hyper::http::Extensions;
 use hyper::{HeaderMap, Method, StatusCode, Uri};
-use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::service::TowerToHyperService;
 use proto::collector::alert_service_server::{self, AlertServiceServer};
 use proto::collector::annotation_service_server::{self, AnnotationServiceServer};
 use proto::collector::capture_service_server::{self, CaptureServiceServer};
@@ -65,41 +62,19 @@ use proto::collector::incident_service_server::{self, IncidentServiceServer};
 use proto::collector::pin_service_server::{self, PinServiceServer};
 use proto::collector::query_service_server::{QueryServiceServer, SERVICE_NAME};
 use proto::collector::view_service_server::{self, ViewServiceServer};
-use std::collections::VecDeque;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
-use std::time::Duration;
-use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, watch};
-use tokio::task::{AbortHandle, JoinSet};
-use tokio_rustls::TlsAcceptor;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::transport::server::TcpConnectInfo;
 use tonic::{Code, Status};
 use tonic_web::GrpcWebLayer;
 use tower::Layer;
 
-/// Most connections at a time. A browser has six; of more than this the oldest makes room.
-const CONNECTIONS_MAX: usize = 256;
-
-/// Time for a handshake of TLS.
-const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What whoever speaks in clear to the port of TLS hears.
-const IN_CLEAR: &str = "this port is for browsers and takes TLS only: open it with https://; hosts \
-    and agent-ctl use `listen.tls`";
-
 /// What whoever has not logged in sees in a frame of another page.
 const NO_LOGIN_HERE: &str = "not logged in: open Fleetprof in a window of its own and log in; in a \
     frame your browser sends the session only to pages of the same site\n";
-
-/// How long a client may take to send the head of a request, or to keep a connection idle.
-const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
-
-/// Most of a request's head. Unit: bytes.
-const HEAD_BYTES_MAX: usize = 64 << 10;
 
 /// Longest query of an address. Unit: bytes. A selector may be as long as this.
 const QUERY_BYTES_MAX: usize = 32 << 10;
@@ -173,141 +148,6 @@ pub struct Answers {
     pub senders: Option<Senders>,
     /// Address of the page, for links in files.
     pub page: Arc<str>,
-}
-
-/// Serves until `shutdown` is true, and then until every request in progress has its answer. gRPC
-/// clients that connect here are informed that gRPC is at `grpc`.
-pub async fn serve(
-    (listener, entrance): (TcpListener, Entrance),
-    answers: Answers,
-    grpc: SocketAddr,
-    metrics: Arc<Metrics>,
-    shutdown: watch::Receiver<bool>,
-) {
-    let tls = entrance.tls.clone();
-    let router = router(entrance, answers, metrics.clone(), shutdown.clone());
-    let mut connections = JoinSet::new();
-    let mut oldest_first: VecDeque<AbortHandle> = VecDeque::new();
-    let mut trouble = AcceptTrouble::default();
-    let mut stop = shutdown.clone();
-    loop {
-        tokio::select! {
-            () = stopped(&mut stop) => break,
-            Some(_) = connections.join_next() => {}
-            accepted = listener.accept() => match accepted {
-                Ok((stream, address)) => {
-                    trouble.over();
-                    oldest_first.retain(|connection| !connection.is_finished());
-                    if oldest_first.len() >= CONNECTIONS_MAX
-                        && let Some(oldest) = oldest_first.pop_front()
-                    {
-                        metrics.connections_evicted.inc();
-                        oldest.abort();
-                    }
-                    let open = Open::new(metrics.clone());
-                    let router = router.clone().layer(Extension(Peer(address)));
-                    let (tls, shutdown) = (tls.clone(), shutdown.clone());
-                    let served = async move {
-                        match tls {
-                            Some(tls) => encrypted(stream, &tls, router, shutdown, open).await,
-                            None => connection(stream, router, grpc, shutdown, open).await,
-                        }
-                    };
-                    oldest_first.push_back(connections.spawn(served));
-                }
-                Err(error) => trouble.failed(&error).await,
-            },
-        }
-    }
-    drop(listener);
-    while connections.join_next().await.is_some() {}
-}
-
-/// Counts a connection for as long as it is there.
-struct Open(Arc<Metrics>);
-
-impl Open {
-    fn new(metrics: Arc<Metrics>) -> Open {
-        metrics.connections_http.inc();
-        Open(metrics)
-    }
-}
-
-impl Drop for Open {
-    fn drop(&mut self) {
-        self.0.connections_http.dec();
-    }
-}
-
-async fn connection(
-    stream: TcpStream,
-    router: Router,
-    grpc: SocketAddr,
-    mut shutdown: watch::Receiver<bool>,
-    open: Open,
-) {
-    // Answers are small or in large pieces: waiting for more only delays them.
-    let _ = stream.set_nodelay(true);
-    tokio::select! {
-        is_http2 = wrong_port::starts_as_http2(&stream, HEAD_TIMEOUT) => match is_http2 {
-            Some(false) => {}
-            Some(true) => {
-                open.0.wrong_port_http.inc();
-                return wrong_port::answer(stream, wrong_port::gone_wrong(grpc)).await;
-            }
-            None => return,
-        },
-        () = stopped(&mut shutdown) => return,
-    }
-    speak(stream, router, shutdown).await;
-}
-
-/// The same with TLS before anything else.
-async fn encrypted(
-    stream: TcpStream,
-    certificates: &Arc<Certificates>,
-    router: Router,
-    shutdown: watch::Receiver<bool>,
-    open: Open,
-) {
-    let _ = stream.set_nodelay(true);
-    let config = match certificates.config_now().await {
-        Ok(config) => config,
-        Err(why) => {
-            // Nobody can connect: that is not for the log of those who debug.
-            tracing::error!("failed to serve the page with TLS: {why}");
-            return;
-        }
-    };
-    let handshake = async {
-        let stream = wrong_port::unless_clear(stream, Code::FailedPrecondition, IN_CLEAR).await?;
-        TlsAcceptor::from(config).accept(stream).await
-    };
-    match tokio::time::timeout(HANDSHAKE_TIMEOUT, handshake).await {
-        Ok(Ok(stream)) => speak(stream, router, shutdown).await,
-        _ => {
-            open.0.connections_refused.inc();
-        }
-    }
-}
-
-async fn speak(
-    stream: impl AsyncRead + AsyncWrite + Unpin,
-    router: Router,
-    mut shutdown: watch::Receiver<bool>,
-) {
-    let serving = hyper::server::conn::http1::Builder::new()
-        .timer(TokioTimer::new())
-        .header_read_timeout(HEAD_TIMEOUT)
-        .max_buf_size(HEAD_BYTES_MAX)
-        .serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    tokio::pin!(serving);
-    // What goes wrong with one connection is the client's affair.
-    tokio::select! {
-        _ = &mut serving => return,
-        () = stopped(&mut shutdown) => serving.as_mut().graceful_shutdown(),
-    }
-    let _ = serving.await;
 }
 
 /// Everything that is answered, to whom the extensions of a request name; served by [`serve`].

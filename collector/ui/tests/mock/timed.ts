@@ -3,7 +3,7 @@
 
 import { type MessageInitShape, create } from '@bufbuild/protobuf';
 import { ProfileChunkSchema } from '../../src/gen/fleetprof/profile/v1/profile_pb';
-import { Tables } from './answers';
+import { Tables } from './tables';
 import { random } from './fleet';
 import { type Stack, hostileStacks, stacksOf } from './stacks';
 
