@@ -1,4 +1,5 @@
-//! The status of the collector: what it is, how its store does, and which hosts send nothing usable.
+//! The status of the collector: what it is, how its store does, and which hosts send nothing
+//! usable.
 
 use super::{Ask, Queries, answer, request};
 use crate::access::Caller;

@@ -218,12 +218,16 @@ async fn each_type_is_answered_alone_and_the_cpu_of_agents_without_any() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn numbers_of_their_store_are_next_to_those_of_agents() {
     let rig = rig().await;
+    let reply = pushed(&rig, series("memory", &[("service_name", "shop")], heap(1))).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
     let reply = send(&rig, "GET", "/metrics", "", "").await;
     let text = reply.text();
-    let theirs = text
-        .lines()
-        .find(|line| line.starts_with("fleetprof_store_bytes{store=\"senders\"} "));
-    assert!(theirs.is_some_and(|line| !line.ends_with(" 0")), "{text}");
+    let has = |line: &str| text.lines().any(|of| of == line);
+    assert!(
+        has("fleetprof_store_windows_total{outcome=\"stored\",store=\"senders\"} 2"),
+        "{text}"
+    );
+    assert!(has("fleetprof_store_bytes 4096"), "{text}");
     let mut queries = rig.queries().await;
     let status = queries.status(proto::collector::StatusRequest {}).await;
     let status = status.expect("a status").into_inner();

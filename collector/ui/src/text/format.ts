@@ -168,7 +168,10 @@ export function plural(value: number, one: string, many = `${one}s`): string {
 /** What time within a second is called: cores, unless it is no CPU time. */
 let timeRate = 'cores';
 
-/** Names rates of time from now on for a profile type, by what it counts; the empty one is of agents. */
+/**
+ * Names rates of time from now on for a profile type, by what it counts; the empty one is of
+ * agents.
+ */
 export function nameTime(type: string): void {
   timeRate = type === '' || type.split(':')[1] === 'cpu' ? 'cores' : 's/s';
 }
