@@ -10,6 +10,12 @@ use std::path::{Path, PathBuf};
 /// Most that the page may be. Unit: bytes. More was not meant to be in the program.
 const BYTES_MAX: u64 = 32 << 20;
 
+/// Calls by which other senders send.
+const TAKES_PROFILES: [&str; 3] = ["Push", "WriteRaw", "Export"];
+
+/// The message that they have in the generated services.
+const UNREAD: &str = ".fleetprof.Unread";
+
 fn main() -> Result<(), Box<dyn Error>> {
     let package = PathBuf::from(std::env::var("CARGO_MANIFEST_DIR")?);
     let dist = package.join("ui/dist");
@@ -58,13 +64,26 @@ fn compile_protocols(out: &Path) -> Result<(), Box<dyn Error>> {
         "parca/profilestore/v1alpha1/profilestore.proto",
         "opentelemetry/v1development/profiles_service.proto",
     ];
-    let descriptors = protox::compile(files, ["proto"])?;
+    let mut descriptors = protox::compile(files, ["proto"])?;
     let encoded = prost::Message::encode_to_vec(&descriptors);
     fs::write(out.join("pyroscope.bin"), encoded)?;
+    // The transport decodes nothing of what senders send.
+    for file in &mut descriptors.file {
+        for method in file.service.iter_mut().flat_map(|of| &mut of.method) {
+            if TAKES_PROFILES.contains(&method.name()) {
+                method.input_type = Some(UNREAD.to_owned());
+            }
+        }
+    }
     tonic_prost_build::configure()
         .build_client(false)
         .codec_path("::proto::PieceCodec")
         .bytes(".opentelemetry")
+        .message_attribute(
+            ".parca.profilestore.v1alpha1.WriteRawRequest",
+            "#[expect(dead_code, reason = \"its series are read one by one\")]",
+        )
+        .extern_path(UNREAD, "crate::senders::Unread")
         .extern_path(".google.v1", "::profile::formats::pprof::messages")
         .compile_fds(descriptors)?;
     Ok(())

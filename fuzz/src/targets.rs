@@ -491,7 +491,7 @@ pub fn pyroscope_requests(data: &[u8]) {
 }
 
 /// What other senders send: a line with the query of `/ingest`, as `key=value` pairs with `&`
-/// between them, and the body.
+/// between them, and the body, which is read as a request of push and of `WriteRaw` as well.
 pub fn sent_profiles(data: &[u8]) {
     let end = data.iter().position(|&byte| byte == b'\n');
     let (query, body) = data.split_at(end.unwrap_or(data.len()));
@@ -500,6 +500,9 @@ pub fn sent_profiles(data: &[u8]) {
     let pairs = pairs.map(|(key, value)| (key.to_owned(), value.to_owned()));
     let body = body.get(1..).unwrap_or_default();
     let _ = collector::senders::read_ingest(pairs.collect(), body);
+    for is_parca in [false, true] {
+        let _ = collector::senders::read_push(is_parca, body);
+    }
     if let Ok(types) = profile::formats::pprof::Types::decode(body, 1 << 20) {
         for place in 0..types.count() {
             let _ = types.read(place);

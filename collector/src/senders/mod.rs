@@ -6,19 +6,26 @@
 //! agents ([`crate::store::OfType`]), so nothing here can change what is said of CPU time of the
 //! fleet.
 //!
-//! A sender is the token it comes with. Its requests are bounded in size, rate and number of series
-//! (`accounts.rs`); what is over a bound is refused with a sentence and counted.
+//! A sender is the token it comes with. Its requests are bounded in number (`places.rs`), size, rate
+//! and number of series (`accounts.rs`); what is over a bound is refused with a sentence and
+//! counted.
 
 mod accounts;
+mod fields;
 mod ingest;
 mod kinds;
 pub(crate) mod otlp;
+mod places;
 mod push;
+mod unread;
 mod window;
 
 pub use ingest::read_ingest;
 pub(crate) use ingest::{INGEST_PATH, INGEST_PATH_LONG, ingested};
 pub use otlp::read_otlp;
+pub(crate) use places::steady;
+pub use push::read_push;
+pub use unread::Unread;
 
 use crate::access::Caller;
 use crate::gunzip::{GunzipError, gunzip};
@@ -31,21 +38,13 @@ use accounts::Accounts;
 use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Body, Bytes};
 use metrics::Counter;
+use places::{Places, REQUEST_TIMEOUT};
 use profile::formats::pprof::{self, Typed};
-use std::convert::Infallible;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll};
-use std::time::{Duration, Instant};
-use tokio::sync::{OwnedSemaphorePermit, Semaphore};
+use std::time::Instant;
+use tokio::sync::Semaphore;
 use tonic::codec::CompressionEncoding::Gzip;
-use tonic::server::NamedService;
 use tonic::{Code, Status};
-use tower::Service;
-
-/// Most requests at a time, so that the memory of their bodies is bounded. Further ones are refused
-/// and come again.
-const REQUESTS_MAX: usize = 8;
 
 /// Requests that are decoded at a time. A file of pprof that is made to hurt takes forty times its
 /// size in memory.
@@ -61,9 +60,6 @@ pub(crate) const LABEL_BYTES_MAX: usize = 64 << 20;
 /// Most memory of all profiles of a request, decoded. Unit: bytes. What is small on the wire may be
 /// large: names that many profiles refer to, places with thousands of inlined functions.
 const DECODED_BYTES_MAX: usize = 128 << 20;
-
-/// Time for a request, from its head to its answer. Who takes longer gives the place to another.
-pub(crate) const REQUEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// When it is worth trying again. Unit: seconds.
 const AGAIN_S: u64 = 5;
@@ -87,7 +83,7 @@ struct Inner {
     store: Arc<dyn WindowSink>,
     options: SenderOptions,
     accounts: Accounts,
-    requests: Arc<Semaphore>,
+    places: Places,
     decoding: Arc<Semaphore>,
     clock: Clock,
     metrics: Arc<Metrics>,
@@ -223,51 +219,6 @@ pub type Pusher = PusherServiceServer<Senders>;
 /// Parca's service as a server of gRPC.
 pub type Parca = push::parca::profile_store_service_server::ProfileStoreServiceServer<Senders>;
 
-/// A service of gRPC whose requests take a place before they are read, and may take so long.
-#[derive(Clone)]
-pub struct Placed<S> {
-    inner: S,
-    senders: Senders,
-}
-
-impl<S: NamedService> NamedService for Placed<S> {
-    const NAME: &'static str = S::NAME;
-}
-
-impl<S, B> Service<hyper::Request<B>> for Placed<S>
-where
-    S: Service<
-            hyper::Request<B>,
-            Response = hyper::Response<tonic::body::Body>,
-            Error = Infallible,
-        >,
-    S::Future: Send + 'static,
-{
-    type Response = S::Response;
-    type Error = Infallible;
-    type Future = Pin<Box<dyn Future<Output = Result<S::Response, Infallible>> + Send>>;
-
-    fn poll_ready(&mut self, context: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
-        self.inner.poll_ready(context)
-    }
-
-    fn call(&mut self, request: hyper::Request<B>) -> Self::Future {
-        let place = match self.senders.place() {
-            Ok(place) => place,
-            Err(status) => return Box::pin(async move { Ok(status.into_http()) }),
-        };
-        let answering = self.inner.call(request);
-        let senders = self.senders.clone();
-        Box::pin(async move {
-            let _place = place;
-            match tokio::time::timeout(REQUEST_TIMEOUT, answering).await {
-                Ok(answered) => answered,
-                Err(_) => Ok(senders.too_late().into_http()),
-            }
-        })
-    }
-}
-
 impl Senders {
     /// Stores in `store` what it takes.
     pub fn new(
@@ -280,17 +231,11 @@ impl Senders {
             store,
             accounts: Accounts::new(options.bytes_per_minute, options.series),
             options,
-            requests: Arc::new(Semaphore::new(REQUESTS_MAX)),
+            places: Places::new(),
             decoding: Arc::new(Semaphore::new(DECODED_MAX)),
             clock,
             metrics,
         }))
-    }
-
-    /// A service that takes places for its requests.
-    pub fn placed<S>(&self, inner: S) -> Placed<S> {
-        let senders = self.clone();
-        Placed { inner, senders }
     }
 
     /// As a server of gRPC, of OTLP.
@@ -322,22 +267,6 @@ impl Senders {
         self.0.options.request_bytes
     }
 
-    /// A place for a request, before its body is read.
-    ///
-    /// # Errors
-    /// RESOURCE_EXHAUSTED when there are too many.
-    pub(crate) fn place(&self) -> Result<OwnedSemaphorePermit, Status> {
-        self.0.requests.clone().try_acquire_owned().map_err(|_| {
-            self.refuse(Refusal {
-                cause: Cause::Busy,
-                text: format!(
-                    "{REQUESTS_MAX} requests of senders are being read already, which is the \
-                     limit; try again in a moment"
-                ),
-            })
-        })
-    }
-
     /// The body of a request.
     ///
     /// # Errors
@@ -347,15 +276,18 @@ impl Senders {
         B::Error: Into<Box<dyn std::error::Error + Send + Sync>>,
     {
         let most = self.0.options.request_bytes;
-        let body = Limited::new(body, most).collect().await.map_err(|error| {
-            self.refuse(match error.is::<LengthLimitError>() {
-                true => Refusal::too_large(format!(
-                    "failed to read the request: it has more than {most} bytes \
+        let body = Limited::new(steady(body), most)
+            .collect()
+            .await
+            .map_err(|error| {
+                self.refuse(match error.is::<LengthLimitError>() {
+                    true => Refusal::too_large(format!(
+                        "failed to read the request: it has more than {most} bytes \
                      (`senders.request_mib`)"
-                )),
-                false => Refusal::malformed("failed to read the request: it ended early"),
-            })
-        })?;
+                    )),
+                    false => Refusal::malformed("failed to read the request: it ended early"),
+                })
+            })?;
         Ok(body.to_bytes())
     }
 
@@ -386,21 +318,6 @@ impl Senders {
             }
         };
         unpacked.map_err(|refusal| self.refuse(refusal))
-    }
-
-    /// The refusal of a request that took too long.
-    pub(crate) fn too_late(&self) -> Status {
-        let seconds = REQUEST_TIMEOUT.as_secs();
-        self.refuse(Refusal {
-            cause: Cause::Busy,
-            text: format!("failed to read the request: it took more than {seconds} s"),
-        })
-    }
-
-    /// Counts a refusal.
-    pub(crate) fn refuse(&self, refusal: Refusal) -> Status {
-        refusal.cause.counter(&self.0.metrics).inc();
-        refusal.status()
     }
 
     /// Decodes a request of so many bytes and stores what is in it: all of it, or nothing. Returns

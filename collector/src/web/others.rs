@@ -64,18 +64,19 @@ pub(super) async fn pusher(State(site): State<Site>, request: Request) -> Respon
     let Some(senders) = site.senders.clone() else {
         return unanswered(&headers);
     };
-    let _place = match senders.place() {
-        Ok(place) => place,
-        Err(status) => return pyroscope::refused(&headers, &status).map(Body::from),
-    };
     let most = senders.request_bytes();
     let service = Held::new(senders.clone().pusher(), site.queries.clone());
-    let answering = answered(site, service, request, most);
-    let answered = tokio::time::timeout(senders::REQUEST_TIMEOUT, answering).await;
-    answered.unwrap_or_else(|_| {
-        let status = senders.too_late();
-        pyroscope::refused(&headers, &status).map(Body::from)
-    })
+    let request = request.map(|body| Body::new(senders::steady(body)));
+    let answering = async {
+        let caller = Caller::of(request.extensions())?;
+        let answering = answered(site, service, request, most);
+        senders.in_place(&caller, answering).await
+    };
+    let answering = async {
+        let answered = answering.await;
+        answered.unwrap_or_else(|status| pyroscope::refused(&headers, &status).map(Body::from))
+    };
+    senders.counting(answering).await
 }
 
 /// Takes what older clients send.
@@ -90,12 +91,13 @@ pub(super) async fn ingest(
     };
     let answering = async {
         let caller = Caller::of(&parts.extensions)?;
-        let _place = senders.place()?;
-        let body = senders.body(body).await?;
-        senders::ingested(&senders, &caller, pairs, (&parts.headers, body)).await
+        let storing = async {
+            let body = senders.body(body).await?;
+            senders::ingested(&senders, &caller, pairs, (&parts.headers, body)).await
+        };
+        senders.in_place(&caller, storing).await?
     };
-    let answered = tokio::time::timeout(senders::REQUEST_TIMEOUT, answering).await;
-    match answered.unwrap_or_else(|_| Err(senders.too_late())) {
+    match answering.await {
         Ok(()) => Response::new(Body::empty()),
         Err(status) => {
             let mut response = pyroscope::refused(&parts.headers, &status).map(Body::from);

@@ -6,7 +6,7 @@ use super::others::{sent_status, unanswered};
 use crate::access::Caller;
 use crate::query::RETRY_AFTER;
 use crate::senders::otlp::{Codec, ExportProfilesServiceResponse};
-use crate::senders::{self, Refusal, Senders};
+use crate::senders::{Refusal, Senders};
 use axum::body::Body;
 use axum::extract::{Request, State};
 use axum::response::Response;
@@ -50,12 +50,13 @@ pub(super) async fn export(State(site): State<Site>, request: Request) -> Respon
     let caller = Caller::of(&parts.extensions);
     let answering = async {
         let caller = caller?;
-        let _place = senders.place()?;
-        let body = senders.body(body).await?;
-        Senders::posted(&senders, &caller, codec, body).await
+        let storing = async {
+            let body = senders.body(body).await?;
+            Senders::posted(&senders, &caller, codec, body).await
+        };
+        senders.in_place(&caller, storing).await?
     };
-    let answered = tokio::time::timeout(senders::REQUEST_TIMEOUT, answering).await;
-    match answered.unwrap_or_else(|_| Err(senders.too_late())) {
+    match answering.await {
         Ok(answer) => written(
             codec,
             match codec {

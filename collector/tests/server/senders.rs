@@ -432,6 +432,62 @@ async fn parcas_call_takes_the_same() {
     assert_eq!(rig.metrics.sent_write_raw.get(), 2, "objects and space");
 }
 
+/// Each takes three bytes of the request and a hundred when it is decoded.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_push_of_very_many_labels_is_refused_before_it_is_decoded() {
+    let rig = rig().await;
+    let mut many = series("memory", &[], heap(1));
+    many.labels
+        .extend(vec![LabelPair::default(); (64 << 10) + 1]);
+    let reply = pushed(&rig, many).await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert!(
+        reply.text().contains("more than 65536 series, labels"),
+        "{}",
+        reply.text()
+    );
+    assert_eq!(rig.metrics.sent_too_large.get(), 1);
+}
+
+/// It is read by the transport, which refuses it before anything else sees it.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn what_the_transport_refuses_is_counted() {
+    let rig = rig().await;
+    let mut client = tonic::client::Grpc::new(rig.channel().await);
+    client.ready().await.expect("a connection");
+    let path = "/parca.profilestore.v1alpha1.ProfileStoreService/WriteRaw";
+    let path = path.parse().expect("a path");
+    let request = WriteRaw {
+        tenant: "t".repeat(2 << 20),
+        ..WriteRaw::default()
+    };
+    let codec = proto::PieceCodec::<WriteRaw, ()>::default();
+    let refused = client
+        .unary(tonic::Request::new(request), path, codec)
+        .await
+        .expect_err("it is too large");
+    assert_eq!(refused.code(), tonic::Code::OutOfRange, "{refused}");
+    assert_eq!(rig.metrics.sent_too_large.get(), 1);
+    let reply = post(&rig, &vec![0; 2 << 20], "").await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert_eq!(rig.metrics.sent_too_large.get(), 2);
+    let reply = post(&rig, b"", "Content-Encoding: br\r\n").await;
+    assert_eq!(reply.status, 501, "{}", reply.text());
+    assert_eq!(rig.metrics.sent_malformed.get(), 1);
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_request_that_stalls_is_over_before_its_time() {
+    let rig = rig().await;
+    let head = format!(
+        "POST /ingest?name=a HTTP/1.1\r\nHost: {}\r\nContent-Length: 100\r\n\r\nmain",
+        rig.http
+    );
+    let reply = raw(rig.http, head.as_bytes()).await;
+    assert_eq!(reply.status, 400, "{}", reply.text());
+    assert!(reply.text().contains("ended early"), "{}", reply.text());
+}
+
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_is_sent_again_counts_once() {
     let rig = rig().await;

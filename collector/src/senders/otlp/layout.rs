@@ -7,19 +7,9 @@
 //! the tables. A request has one layout: the one in which all its samples are possible.
 
 use super::super::Refusal;
+use super::super::fields::{Damaged, taken, taken_bytes};
 use prost::bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
-
-/// Why bytes are no message.
-#[derive(Debug, thiserror::Error)]
-pub enum Damaged {
-    /// A length is larger than what follows.
-    #[error("it ends early")]
-    Short,
-    /// Something else.
-    #[error(transparent)]
-    Other(#[from] prost::DecodeError),
-}
 
 /// A layout of requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,19 +170,6 @@ impl Fields {
     }
 }
 
-/// The next bytes with their length in front.
-pub fn taken<'a>(bytes: &mut &'a [u8]) -> Result<&'a [u8], Damaged> {
-    let length = decode_varint(bytes)?;
-    taken_bytes(bytes, length)
-}
-
-fn taken_bytes<'a>(bytes: &mut &'a [u8], length: u64) -> Result<&'a [u8], Damaged> {
-    let length = usize::try_from(length).unwrap_or(usize::MAX);
-    let (taken, rest) = bytes.split_at_checked(length).ok_or(Damaged::Short)?;
-    *bytes = rest;
-    Ok(taken)
-}
-
 /// The layout in which all samples are possible.
 ///
 /// # Errors
@@ -223,33 +200,6 @@ pub fn of_all<'a>(
         (true, false) => Layout::Old,
         (false, _) => Layout::New,
     })
-}
-
-/// The next field: its content, where that has a length in front, and its number.
-///
-/// # Errors
-/// When the bytes are no message.
-pub fn next<'a>(bytes: &mut &'a [u8]) -> Result<(&'a [u8], u32), Damaged> {
-    let (tag, kind) = decode_key(bytes)?;
-    if kind == WireType::LengthDelimited {
-        return Ok((taken(bytes)?, tag));
-    }
-    skip_field(kind, tag, bytes, DecodeContext::default())?;
-    Ok((&[], tag))
-}
-
-/// How often a field is there.
-///
-/// # Errors
-/// When the bytes are no message.
-pub fn count(mut bytes: &[u8], of: u32) -> Result<usize, Damaged> {
-    let mut found = 0;
-    while !bytes.is_empty() {
-        let (tag, kind) = decode_key(&mut bytes)?;
-        found += usize::from(tag == of);
-        skip_field(kind, tag, &mut bytes, DecodeContext::default())?;
-    }
-    Ok(found)
 }
 
 /// What the fields of a profile say of its release.

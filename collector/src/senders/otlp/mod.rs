@@ -9,9 +9,11 @@ mod layout;
 mod messages;
 mod tables;
 
+use super::fields;
 use super::kinds::name_of;
 use super::{
-    Budget, LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, identity_of, size,
+    Budget, LABEL_BYTES_MAX, Labels, PPROF_BYTES_MAX, Refusal, Senders, Sent, Unread, identity_of,
+    size,
 };
 use crate::access::Caller;
 use crate::ingest::limits::LABELS_PER_SET_MAX;
@@ -73,12 +75,11 @@ pub type Profiles = ProfilesServiceServer<Senders>;
 impl ProfilesService for Senders {
     async fn export(
         &self,
-        request: Request<ExportProfilesServiceRequest>,
+        request: Request<Unread>,
     ) -> Result<tonic::Response<ExportProfilesServiceResponse>, Status> {
         let caller = Caller::of(request.extensions())?;
-        let request = request.into_inner();
-        let bytes = request.encoded_len();
-        let answer = self.exported(&caller, bytes, || Ok(request)).await;
+        let Unread(bytes) = request.into_inner();
+        let answer = self.exported(&caller, Codec::Proto, bytes).await;
         Ok(tonic::Response::new(answer.map_err(retryable)?))
     }
 }
@@ -99,19 +100,18 @@ impl Senders {
             Codec::Json => self.request_bytes().min(JSON_BYTES_MAX),
         };
         let plain = self.unpacked(body, most).await?;
-        let bytes = plain.len();
-        self.exported(caller, bytes, move || read(codec, plain))
-            .await
+        self.exported(caller, codec, plain).await
     }
 
     async fn exported(
         &self,
         caller: &Caller,
-        bytes: usize,
-        request: impl FnOnce() -> Result<ExportProfilesServiceRequest, Refusal> + Send + 'static,
+        codec: Codec,
+        plain: Bytes,
     ) -> Result<ExportProfilesServiceResponse, Status> {
         let metrics = self.0.metrics.clone();
-        let decode = move |now| decoded(request()?, now, &metrics);
+        let bytes = plain.len();
+        let decode = move |now| decoded(read(codec, plain)?, now, &metrics);
         let protocol: fn(&Metrics) -> &Counter = |metrics| &metrics.sent_otlp;
         let release = self.take(caller, bytes, protocol, decode).await?;
         // The newest says nothing.
@@ -144,7 +144,12 @@ pub(crate) enum Codec {
 fn read(codec: Codec, plain: Bytes) -> Result<ExportProfilesServiceRequest, Refusal> {
     let wrong = |error: &dyn std::fmt::Display| unread("the request", error);
     match codec {
-        Codec::Proto => ExportProfilesServiceRequest::decode(plain).map_err(|error| wrong(&error)),
+        Codec::Proto => {
+            if fields::count(&plain, 1).map_err(|error| wrong(&error))? > PARTS_MAX {
+                return Err(too_many_parts());
+            }
+            ExportProfilesServiceRequest::decode(plain).map_err(|error| wrong(&error))
+        }
         Codec::Json => {
             let request: JsonRequest =
                 serde_json::from_slice(&plain).map_err(|error| wrong(&error))?;
@@ -301,22 +306,24 @@ fn resource(bytes: Bytes, parts_left: &mut usize) -> Result<ResourceProfiles, Re
     let mut parts = 1;
     let mut rest: &[u8] = &bytes;
     while !rest.is_empty() {
-        let (part, of) = layout::next(&mut rest).map_err(|error| wrong(&error))?;
+        let (part, of) = fields::next(&mut rest).map_err(|error| wrong(&error))?;
         // Attributes of the resource, or profiles of a scope.
         parts += 1 + match of {
-            1 => layout::count(part, 1),
-            2 => layout::count(part, 2),
+            1 => fields::count(part, 1),
+            2 => fields::count(part, 2),
             _ => Ok(0),
         }
         .map_err(|error| wrong(&error))?;
     }
-    *parts_left = parts_left.checked_sub(parts).ok_or_else(|| {
-        Refusal::too_large(format!(
-            "failed to read the resources: they have more than {PARTS_MAX} attributes, scopes and \
-             profiles"
-        ))
-    })?;
+    *parts_left = parts_left.checked_sub(parts).ok_or_else(too_many_parts)?;
     ResourceProfiles::decode(bytes).map_err(|error| wrong(&error))
+}
+
+fn too_many_parts() -> Refusal {
+    Refusal::too_large(format!(
+        "failed to read the resources: they have more than {PARTS_MAX} attributes, scopes and \
+         profiles"
+    ))
 }
 
 fn all_profiles(resource: &ResourceProfiles) -> impl Iterator<Item = &Bytes> {

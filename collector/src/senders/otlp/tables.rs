@@ -4,7 +4,8 @@
 //! bytes.
 
 use super::super::Refusal;
-use super::layout::{Damaged, Sizes, taken};
+use super::super::fields::{Damaged, taken};
+use super::layout::Sizes;
 use super::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
 use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
 use bytes::Bytes;
