@@ -52,6 +52,9 @@ const PARTS_MAX: usize = 1 << 20;
 /// Most samples of a request: each takes some bytes of it, and 200 in memory.
 const SAMPLES_MAX: usize = 1 << 20;
 
+/// Most profiles of a request that have samples: each becomes a window, of some KiB.
+const PROFILES_MAX: usize = 16 << 10;
+
 /// Labels that are not the resource's: those of the scope, and those that the collector sets.
 const OTHER_LABELS: usize = 8;
 
@@ -286,9 +289,15 @@ fn labelled(
             for bytes in scoped.profiles {
                 let profile = Profile::decode(bytes);
                 let profile = profile.map_err(|error| unread("a profile", &error))?;
-                if !profile.samples.is_empty() {
-                    read.push((labels.clone(), profile));
+                if profile.samples.is_empty() {
+                    continue;
                 }
+                if read.len() == PROFILES_MAX {
+                    return Err(Refusal::too_large(format!(
+                        "failed to read the profiles: they are more than {PROFILES_MAX}"
+                    )));
+                }
+                read.push((labels.clone(), profile));
             }
         }
     }

@@ -340,11 +340,18 @@ async fn small_requests_that_say_large_ones_are_refused() {
     let empty = request(&field(1, &field(1, b"").repeat(500_000)), b"", &[]);
     // Samples, of which none says anything.
     let samples = request(b"", &field(2, b"").repeat(500_000), &[]);
+    // Profiles, of which each becomes a window.
+    let one = field(2, &[of_type, sample].concat());
+    let profiles = prost::Message::encode_to_vec(&Export {
+        resource_profiles: vec![field(2, &one.repeat(20_000))],
+        dictionary: Vec::new(),
+    });
     for (body, expected) in [
         (deep, "8388608"),
         (labelled, "67108864 bytes"),
         (empty.repeat(3), "1048576 attributes"),
         (samples.repeat(3), "1048576 samples"),
+        (profiles, "more than 16384"),
     ] {
         let packed = gzip(&body);
         let reply = post(&rig, PROTO, &packed, "Content-Encoding: gzip\r\n").await;
