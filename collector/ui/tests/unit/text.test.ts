@@ -53,11 +53,11 @@ test('sizes, counts and times', () => {
   expect(format.rate(3_835_927, 'bytes')).toBe('3.66 MiB/s');
   expect(format.rate(0.5, 'bytes')).toBe('0.500 B/s');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
-  format.nameTime('wall:wall:nanoseconds:wall:nanoseconds');
+  format.nameType('wall:wall:nanoseconds:wall:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
-  format.nameTime('sent_cpu:idle_cpu_wait:nanoseconds::');
+  format.nameType('sent_cpu:idle_cpu_wait:nanoseconds::');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
-  format.nameTime('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
+  format.nameType('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   expect(format.compact(1_234_567)).toBe('1.23 M');
   expect(format.points(0.0123)).toBe('+1.23 pp');
