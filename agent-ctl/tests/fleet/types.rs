@@ -126,3 +126,11 @@ fn an_agent_has_no_types() {
     let ended = run(command("unix:/nobody", &["series", "--type", HEAP]));
     refused(&ended, 2, "failed to use --type");
 }
+
+#[test]
+fn a_sender_with_a_scope_is_refused_before_anybody_is_asked() {
+    let args = [
+        "users", "add", "sdk", "--role", "sender", "--scope", "team=a",
+    ];
+    refused(&sound().ask(&args), 2, "with a scope it may not send");
+}
