@@ -13,7 +13,8 @@ export function count(value: number): string {
 export function significant(value: number, digits = 3): string {
   if (!Number.isFinite(value)) return '–';
   const size = Math.abs(value);
-  if (size === 0) return '0';
+  // Less than six decimals tell is nothing.
+  if (size < 5e-7) return '0';
   if (size >= 10 ** digits) return Math.round(value).toLocaleString('en');
   const places = Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
   return value.toFixed(places);
@@ -38,7 +39,8 @@ export function percent(fraction: number): string {
 
 /** A change of a rate with its sign, whose unit stands elsewhere: `+1.25`, `+3.66 MiB`. */
 export function signed(value: number, unit: string): string {
-  return `${value < 0 ? '−' : '+'}${rateValue(Math.abs(value), unit)}`;
+  const size = rateValue(Math.abs(value), unit);
+  return `${size === '0' ? '±' : value < 0 ? '−' : '+'}${size}`;
 }
 
 /** A change of a share in percentage points: `+1.2 pp`. */
@@ -173,11 +175,15 @@ let timeRate = 'cores';
 /** What is measured. */
 let what = 'CPU';
 
+/** Other senders have series where agents have hosts. */
+let isOfSenders = false;
+
 /**
  * Names what is measured, and rates of time, from now on for a profile type, by what it counts; the
  * empty one is of agents.
  */
 export function nameType(type: string): void {
+  isOfSenders = type !== '';
   const counted = type.split(':')[1] ?? '';
   const isCpu = type === '' || counted === 'cpu';
   timeRate = isCpu ? 'cores' : 's/s';
@@ -192,6 +198,9 @@ export function typeWords(id: string): string {
 
 /** What is measured: `CPU`, or what a profile type counts, such as `inuse_space`. */
 export const measure = () => what;
+
+/** Whether it was sent by others than agents. */
+export const ofSenders = () => isOfSenders;
 
 /** The same as what weights are: `CPU time`, `inuse_space`. */
 export const measured = () => (what === 'CPU' ? 'CPU time' : what);

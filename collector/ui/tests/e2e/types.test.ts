@@ -49,6 +49,7 @@ describe.skipIf(!SEEDED)('a profile type', () => {
     await page.getByRole('table', { name: 'inuse_space by function' }).waitFor();
     expect(await page.locator('.legend tbody .number').first().textContent()).toMatch(/^[\d.]+ [KMG]iB$/);
     await site.shot(page, 'types-profile');
+    expect(await page.getByText('11 series', { exact: true }).count()).toBe(1);
     // The choice itself offers CPU, and alerts are of agents.
     const text = await page.locator('main').evaluate((main) => {
       for (const other of main.querySelectorAll('select, .flag')) other.remove();
