@@ -130,7 +130,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
 }
 
-/** What rows of changes are. Values of labels are compared by the kernel's accounts, of CPU alone. */
+/** What rows of changes are. Values of labels are compared by the kernel's accounts, of CPU. */
 function useRowsBy(type: string | undefined): string {
   const { rows } = useViewState('rows');
   return rows === 'exact' || (type && rows !== 'module') ? 'function' : rows;

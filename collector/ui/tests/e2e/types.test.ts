@@ -1,5 +1,5 @@
-// Profile types of other senders: they have words, units and completions of their own, and are found
-// where agents sent nothing.
+// Profile types of other senders: they have words, units and completions of their own, and are
+// found where agents sent nothing.
 
 import { afterEach, beforeEach, describe, expect, test } from 'vitest';
 import { SEEDED, drawn, param, settled, useSite } from './browser';
