@@ -109,6 +109,15 @@ impl Collector {
         Ok(Fleet::from_answer(what, quality)?.kept(self.kept))
     }
 
+    /// The same of a selection, which may be of a profile type.
+    fn fleet_of(&self, what: &str, quality: Option<DataQuality>, is_typed: bool) -> Result<Fleet> {
+        match is_typed {
+            // What is kept of agents says nothing of what others sent.
+            true => Ok(Fleet::from_answer(what, quality)?.of_senders()),
+            false => self.fleet(what, quality),
+        }
+    }
+
     /// `Hosts`, how many more there are, and what it is made of.
     pub async fn hosts(&mut self, range: Range) -> Result<(Vec<Host>, u64, Fleet)> {
         const WHAT: &str = "list hosts";
@@ -145,9 +154,13 @@ impl Collector {
         Ok(self.route.answer("list profile types", call).await?.ids)
     }
 
-    /// `LabelNames` of all samples in a range.
-    pub async fn label_names(&mut self, range: Range) -> Result<Vec<String>> {
-        let selection = Some(Samples::default().selection(range));
+    /// `LabelNames` of all samples in a range; `profile_type`: as in [`Samples`].
+    pub async fn label_names(&mut self, range: Range, profile_type: &str) -> Result<Vec<String>> {
+        let samples = Samples {
+            profile_type: profile_type.to_owned(),
+            ..Samples::default()
+        };
+        let selection = Some(samples.selection(range));
         let call = self.service.label_names(LabelNamesRequest { selection });
         Ok(self.route.answer("list labels", call).await?.names)
     }
@@ -172,9 +185,10 @@ impl Collector {
     /// `Series`, and what it is made of.
     pub async fn series(&mut self, request: SeriesRequest) -> Result<(SeriesResponse, Fleet)> {
         const WHAT: &str = "get a series";
+        let is_typed = is_typed(&request.selection);
         let call = self.service.series(request);
         let answer = self.route.answer(WHAT, call).await?;
-        let fleet = self.fleet(WHAT, answer.quality.clone())?;
+        let fleet = self.fleet_of(WHAT, answer.quality.clone(), is_typed)?;
         Ok((answer, fleet))
     }
 
@@ -200,6 +214,7 @@ impl Collector {
     /// its data quality, which every answer of a collector is held to.
     pub async fn profile(&mut self, request: ProfileRequest) -> Result<(Profile, Fleet)> {
         const WHAT: &str = "query profile";
+        let is_typed = is_typed(&request.selection);
         let call = self.service.profile(request);
         let mut stream = self.route.answer(WHAT, call).await?;
         let mut assembler = ProfileAssembler::new();
@@ -220,8 +235,14 @@ impl Collector {
             }
         }
         let mut profile = assembler.finish()?;
-        let fleet = self.fleet(WHAT, quality)?;
+        let fleet = self.fleet_of(WHAT, quality, is_typed)?;
         fleet.describe(&mut profile.info);
         Ok((profile, fleet))
     }
+}
+
+/// True for a selection of a profile type of other senders.
+fn is_typed(selection: &Option<Selection>) -> bool {
+    let selection = selection.as_ref();
+    selection.is_some_and(|selection| !selection.profile_type.is_empty())
 }

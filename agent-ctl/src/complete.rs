@@ -334,7 +334,7 @@ async fn labels(connection: &Connection, peer: &Peer) -> anyhow::Result<Vec<Stri
         end_ns: 0,
     };
     match &mut source {
-        Source::Collector(collector) => collector.label_names(range).await,
+        Source::Collector(collector) => collector.label_names(range, "").await,
         Source::Agent(_) => Ok(group_by::AGENT_LABELS.map(str::to_owned).to_vec()),
     }
 }

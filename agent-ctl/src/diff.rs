@@ -3,6 +3,7 @@
 use crate::collector::Samples;
 use crate::exit::{self, fail};
 use crate::fleet_capture::get;
+use crate::look::MeasureBy;
 use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, by_name, deliver};
@@ -63,7 +64,8 @@ pub struct Args {
     /// Label matchers for the second side only
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
     after_selector: Option<String>,
-    /// Profile type of other senders in place of CPU time, by its id (with --collector)
+    /// Profile type of other senders in place of CPU time, by its id; both sides are ranges then
+    /// (with --collector)
     #[arg(long = "type", value_name = "ID", help_heading = "Sides")]
     profile_type: Option<String>,
     #[command(flatten)]
@@ -143,8 +145,8 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
     }
     let mut asked = connect(connection, &args, &sides).await?;
     let [first, second] = &sides;
-    let (mut before, first_query) = first.read(&args, &mut asked).await?;
-    let (mut after, second_query) = second.read(&args, &mut asked).await?;
+    let (mut before, first_query, first_known) = first.read(&args, &mut asked).await?;
+    let (mut after, second_query, second_known) = second.read(&args, &mut asked).await?;
     let is_lost = |side: &Answer| loss::of_profile(&side.profile).is_some();
     let lost = is_lost(&before) || is_lost(&after);
     by_name_alone(&mut before.profile, &mut after.profile);
@@ -185,7 +187,10 @@ pub async fn run(out: &Out, connection: &Connection, args: Args) -> Result<u8> {
             );
             table(&comparison, &args).show(out).into_bytes()
         }
-        format => render::write_diff(&diff, format, !args.absolute)?,
+        format => {
+            let measure = measure(&diff, &args, [first_known, second_known]);
+            render::write_diff(&diff, format, !args.absolute, measure)?
+        }
     };
     deliver(&args.to.path, &text)?;
     let mut fleets = [&before, &after].into_iter().flat_map(|side| &side.fleet);
@@ -201,7 +206,7 @@ impl Args {
     /// The sides, the first one first.
     ///
     /// # Errors
-    /// When both are the same.
+    /// When both are the same, or one is none of the profile type.
     fn sides(&self) -> Result<[SideArgs<'_>; 2]> {
         if self.before.is_none() && self.before_selector.is_none() && self.after_selector.is_none()
         {
@@ -213,6 +218,17 @@ impl Args {
         }
         let after = self.after.as_deref().unwrap_or(DEFAULT_RANGE);
         let before = self.before.as_deref().unwrap_or(after);
+        let untyped = [before, after].into_iter().find(|text| !is_range(text));
+        if let (Some(text), Some(_)) = (untyped, &self.profile_type) {
+            return Err(fail(
+                exit::USAGE,
+                format!(
+                    "failed to use --type with `{}`: files, pins and captures are of what they \
+                     recorded\ngive a range on both sides, or leave --type out",
+                    clean(text)
+                ),
+            ));
+        }
         Ok([
             SideArgs {
                 name: "before",
@@ -277,7 +293,11 @@ async fn connect<'a>(
 
 impl SideArgs<'_> {
     /// Reads the side's profile and notes what it covers and misses.
-    async fn read(&self, args: &Args, asked: &mut Asked<'_>) -> Result<(Answer, Option<Query>)> {
+    async fn read(
+        &self,
+        args: &Args,
+        asked: &mut Asked<'_>,
+    ) -> Result<(Answer, Option<Query>, Known)> {
         let Asked {
             connection,
             peer,
@@ -346,10 +366,23 @@ impl SideArgs<'_> {
             note!("agent-ctl: {name}: {why}: what is left misleads");
         }
         if let Some(fleet) = &answer.fleet {
-            note!("{name}: fleet {}", fleet.line());
+            note!("{name}: {} {}", fleet.heading(), fleet.line());
             fleet.note_damage();
         }
-        Ok((answer, query))
+        Ok((answer, query, known))
+    }
+}
+
+/// What is counted in a graph of both: samples, unless one side has none of equal weight. Others
+/// send weights, and some files have nothing else.
+fn measure(diff: &Diff, args: &Args, known: [Known; 2]) -> MeasureBy {
+    let weighs = args.profile_type.is_some()
+        || known.iter().any(|known| !known.samples)
+        || diff.before.has_variable_weight()
+        || diff.after.has_variable_weight();
+    match weighs {
+        true => MeasureBy::Weight,
+        false => MeasureBy::Count,
     }
 }
 

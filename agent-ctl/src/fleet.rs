@@ -26,13 +26,28 @@ const DAMAGED_NAMED: usize = 3;
 
 /// See the file.
 #[derive(Clone, Debug)]
-pub struct Fleet(DataQuality);
+pub struct Fleet {
+    quality: DataQuality,
+    /// Of a profile type of other senders: series where agents have hosts.
+    of_senders: bool,
+}
 
 impl Fleet {
     /// A data quality as it is.
     #[cfg(test)]
     pub fn of(quality: DataQuality) -> Fleet {
-        Fleet(quality)
+        Fleet {
+            quality,
+            of_senders: false,
+        }
+    }
+
+    /// The same of a profile type of other senders.
+    pub fn of_senders(self) -> Fleet {
+        Fleet {
+            of_senders: true,
+            ..self
+        }
     }
 
     /// The data quality that came with the answer to `what`.
@@ -41,14 +56,17 @@ impl Fleet {
     /// When there is none: without it nobody knows what the answer misses.
     pub fn from_answer(what: &str, quality: Option<DataQuality>) -> Result<Fleet> {
         quality
-            .map(Fleet)
+            .map(|quality| Fleet {
+                quality,
+                of_senders: false,
+            })
             .with_context(|| format!("failed to {what}: the collector did not describe its answer"))
     }
 
     /// The same, but that it covers no time from before the start of what is kept, and none from
     /// after the end of the newest window; `None`: that is not known.
     pub fn kept(mut self, kept: Option<TimeRange>) -> Fleet {
-        let (Some(covered), Some(kept)) = (&mut self.0.covered, kept) else {
+        let (Some(covered), Some(kept)) = (&mut self.quality.covered, kept) else {
             return self;
         };
         let start = covered.start_unix_ns.max(kept.start_unix_ns);
@@ -61,7 +79,7 @@ impl Fleet {
 
     /// The time the answer covers.
     pub fn covered(&self) -> TimeRange {
-        self.0.covered.unwrap_or_default()
+        self.quality.covered.unwrap_or_default()
     }
 
     /// Length of the time covered. Unit: nanoseconds.
@@ -75,60 +93,60 @@ impl Fleet {
 
     /// What was missed while sampling.
     pub fn sampling(&self) -> Quality {
-        self.0.sampling.unwrap_or_default().into()
+        self.quality.sampling.unwrap_or_default().into()
     }
 
     /// The kernel's accounting of the same CPU time.
     pub fn coverage(&self) -> Coverage {
-        self.0.coverage.unwrap_or_default().into()
+        self.quality.coverage.unwrap_or_default().into()
     }
 
     /// Weight of everything selected.
     pub fn total_weight(&self) -> u64 {
-        self.0.total_weight
+        self.quality.total_weight
     }
 
     /// Count and weight of everything selected.
     pub fn total(&self) -> Value {
         Value {
-            count: self.0.total_count,
-            weight: self.0.total_weight,
+            count: self.quality.total_count,
+            weight: self.quality.total_weight,
         }
     }
 
     /// Unit of weights.
     pub fn unit(&self) -> &str {
-        &self.0.unit
+        &self.quality.unit
     }
 
     /// Hosts with windows in the answer, and hosts that were alive.
     pub fn hosts(&self) -> (u64, u64) {
-        (self.0.hosts, self.0.hosts_alive)
+        (self.quality.hosts, self.quality.hosts_alive)
     }
 
     /// Number of gaps.
     pub fn gaps(&self) -> u64 {
-        self.0.gaps_total
+        self.quality.gaps_total
     }
 
     /// Copies the data quality into the facts about a profile.
     pub fn describe(&self, info: &mut Info) {
-        if self.0.covered.is_some() {
+        if self.quality.covered.is_some() {
             info.start_unix_ns = self.covered().start_unix_ns;
             info.duration_ns = self.covered_ns();
         }
-        if self.0.sampling.is_some() {
+        if self.quality.sampling.is_some() {
             info.quality = self.sampling();
         }
-        if self.0.coverage.is_some() {
+        if self.quality.coverage.is_some() {
             info.coverage = self.coverage();
         }
     }
 
     /// Time of the hosts that gaps leave empty, as a share.
     fn gap_share(&self) -> f64 {
-        let hosts_ns = self.covered_ns().saturating_mul(self.0.hosts_alive);
-        units::share(self.0.gap_ns_total, hosts_ns)
+        let hosts_ns = self.covered_ns().saturating_mul(self.quality.hosts_alive);
+        units::share(self.quality.gap_ns_total, hosts_ns)
     }
 
     /// Why most of what was selected is missing, because it was lost while sampling.
@@ -141,16 +159,31 @@ impl Fleet {
     /// callers of what was pruned, so it does not count.
     pub fn is_partial(&self) -> bool {
         self.loss().is_some()
-            || !self.0.damaged.is_empty()
-            || !self.0.not_kept.is_empty()
-            || self.0.weights_capped
+            || !self.quality.damaged.is_empty()
+            || !self.quality.not_kept.is_empty()
+            || self.quality.weights_capped
             || self.gap_share() > 1.0 / GAP_PART_MAX as f64
+    }
+
+    /// Who sent what the answer is made of.
+    pub fn heading(&self) -> &'static str {
+        match self.of_senders {
+            true => "senders",
+            false => "fleet",
+        }
     }
 
     /// The line that goes with every answer.
     pub fn line(&self) -> String {
-        let quality = &self.0;
+        let quality = &self.quality;
         let span = |ns| units::duration(Duration::from_nanos(ns));
+        let steps = span(quality.resolution_ns);
+        let pruned = units::percent(quality.pruned_weight, quality.total_weight);
+        if self.of_senders {
+            // They promise nothing, so there are no gaps.
+            let series = units::count(quality.hosts);
+            return format!("{series} series, steps of {steps}, pruned {pruned}");
+        }
         let gaps = match quality.gaps_total {
             0 => "no gaps".to_owned(),
             gaps => {
@@ -175,18 +208,16 @@ impl Fleet {
             format!(", {share} named by {}", clean(&later.source))
         });
         format!(
-            "{} of {} hosts, steps of {}, {gaps}, pruned {}{}",
+            "{} of {} hosts, steps of {steps}, {gaps}, pruned {pruned}{}",
             units::count(quality.hosts),
             units::count(quality.hosts_alive),
-            span(quality.resolution_ns),
-            units::percent(quality.pruned_weight, quality.total_weight),
             later.collect::<String>(),
         )
     }
 
     /// What is wrong with the store, when something is.
     pub fn damage(&self) -> Option<String> {
-        let damaged = &self.0.damaged;
+        let damaged = &self.quality.damaged;
         let names: Vec<_> = damaged.iter().map(|name| clean(name)).collect();
         let (named, more) = match names.get(DAMAGED_NAMED..) {
             Some(more) if !more.is_empty() => (
@@ -205,7 +236,7 @@ impl Fleet {
 
     /// Says to standard error what the answer is made of.
     pub fn note(&self) {
-        note!("fleet {}", self.line());
+        note!("{} {}", self.heading(), self.line());
         self.note_damage();
     }
 
@@ -214,10 +245,10 @@ impl Fleet {
         if let Some(damage) = self.damage() {
             note!("agent-ctl: {damage}");
         }
-        for missing in &self.0.not_kept {
+        for missing in &self.quality.not_kept {
             note!("agent-ctl: {}", clean(missing));
         }
-        if self.0.weights_capped {
+        if self.quality.weights_capped {
             note!("agent-ctl: {CAPPED}");
         }
     }
@@ -243,7 +274,7 @@ impl Fleet {
             weights_capped,
             named_later,
             not_kept,
-        } = self.0.clone();
+        } = self.quality.clone();
         let named_later = named_later.into_iter();
         let named_later = named_later.map(|later| (later.source, later.count));
         let gap = |gap: proto::collector::HostGap| Gap {
@@ -357,6 +388,13 @@ mod tests {
             "4 of 5 hosts, steps of 10 s, no gaps, pruned 0.0 %"
         );
         assert_eq!((fleet.is_partial(), fleet.damage()), (false, None));
+    }
+
+    #[test]
+    fn other_senders_have_series_and_no_gaps() {
+        let senders = Fleet::of(sound()).of_senders();
+        assert_eq!(senders.heading(), "senders");
+        assert_eq!(senders.line(), "4 series, steps of 10 s, pruned 0.0 %");
     }
 
     #[test]

@@ -245,7 +245,7 @@ async fn of_fleet(
     label: Option<&str>,
     limit: u32,
 ) -> Result<(Vec<Values>, Option<Fleet>)> {
-    let mut names = collector.label_names(question.range).await?;
+    let mut names = collector.label_names(question.range, "").await?;
     if let Some(label) = label {
         group_by::known(&[label.to_owned()], &names)?;
         names = vec![label.to_owned()];

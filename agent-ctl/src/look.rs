@@ -8,8 +8,8 @@ use profile::formats::Measure;
 /// How a profile is to be written.
 #[derive(Clone, Debug, Default, clap::Args)]
 pub struct Look {
-    /// Unit of widths and counts: samples, or their weight [default: count; weight for `off-cpu`
-    /// and for events sampled by rate]
+    /// Unit of widths and counts: samples, or their weight [default: count; weight for `off-cpu`,
+    /// for events sampled by rate and for what other senders sent]
     #[arg(long, value_enum, help_heading = "Output")]
     pub measure: Option<MeasureBy>,
     /// Mark kernel `_[k]`, JIT `_[j]` and inlined `_[i]` functions in folded stacks

@@ -32,7 +32,9 @@ pub async fn why(source: &mut Source, question: &Question) -> Result<Option<Stri
     } = &question.samples;
     if !profile_type.is_empty() {
         return Ok(Some(
-            "no samples of this profile type: --type list lists those that there are".to_owned(),
+            "no samples of this profile type: `agent-ctl profile --type list` lists those that \
+             there are"
+                .to_owned(),
         ));
     }
     if !filters.is_empty() {

@@ -9,7 +9,7 @@ use crate::facts;
 use crate::fleet::{self, Fleet};
 use crate::fleet_capture;
 use crate::group_by;
-use crate::look::Look;
+use crate::look::{Look, MeasureBy};
 use crate::loss;
 use crate::nothing;
 use crate::output::{OutputFile, choose, deliver, is_stdout, with_lines};
@@ -190,8 +190,11 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
             exit::OK
         });
     }
-    if samples.profile_type.is_empty() {
-        refuse_unknown_labels(&args.group_by, &mut source, range).await?;
+    let of = samples.profile_type.as_str();
+    refuse_unknown_labels(&args.group_by, &mut source, range, of).await?;
+    // What others sent counts no samples of equal weight.
+    if !of.is_empty() {
+        args.look.measure.get_or_insert(MeasureBy::Weight);
     }
     let question = Question {
         range,
@@ -231,7 +234,11 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         note!("agent-ctl: no sample times for that range: the agent keeps the last minutes only");
     }
     if let Some(fleet) = &fleet {
-        facts.push(facts::fact("Fleet", "made of", fleet.line()));
+        let heading = match fleet.heading() {
+            "senders" => "Senders",
+            _ => "Fleet",
+        };
+        facts.push(facts::fact(heading, "made of", fleet.line()));
     }
     let extra = render::Extra {
         root_labels: group_by::root_labels(&question.group_by, &profile),
@@ -259,11 +266,12 @@ async fn refuse_unknown_labels(
     group_by: &[String],
     source: &mut Source,
     range: Range,
+    profile_type: &str,
 ) -> Result<()> {
     let is_unknown = |label: &String| !group_by::is_word(label) && label != key::HOST;
     match source {
         Source::Collector(collector) if group_by.iter().any(is_unknown) => {
-            group_by::known(group_by, &collector.label_names(range).await?)
+            group_by::known(group_by, &collector.label_names(range, profile_type).await?)
         }
         _ => Ok(()),
     }

@@ -2,7 +2,7 @@
 
 use crate::exit::{self, fail};
 use crate::fleet::Fleet;
-use crate::look::{Look, MeasureBy, measure_of, title_of};
+use crate::look::{Look, MeasureBy, title_of};
 use crate::report;
 use crate::terminal::clean;
 use anyhow::{Context, Result};
@@ -208,10 +208,15 @@ fn with_fleet(object: &[u8], fleet: &Fleet) -> Result<Vec<u8>> {
 ///
 /// # Errors
 /// When the writer fails, or for text and JSON, which are the command's own.
-pub fn write_diff(diff: &Diff, format: DiffFormat, normalise: bool) -> Result<Vec<u8>> {
+pub fn write_diff(
+    diff: &Diff,
+    format: DiffFormat,
+    normalise: bool,
+    measure: MeasureBy,
+) -> Result<Vec<u8>> {
     let options = Options {
         title: format!("{}: what changed", title_of(&diff.after)),
-        measure: measure_of(&diff.after).into(),
+        measure: measure.into(),
         ..Options::default()
     };
     let mut bytes = Vec::new();

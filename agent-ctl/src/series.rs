@@ -1,5 +1,5 @@
-//! `agent-ctl series`: shows CPU over time, by any label. CPU is in cores: the mean number of CPUs
-//! in use in each step.
+//! `agent-ctl series`: shows CPU over time, by any label, or what other senders measured. CPU is in
+//! cores: the mean number of CPUs in use in each step.
 //!
 //! Where labels are of cgroups or hosts it comes from the kernel's accounting, which is exact even
 //! where samples were lost; by process or thread it comes from samples. A step without data has no
@@ -17,11 +17,11 @@ use crate::output::{OutputFile, by_name, deliver};
 use crate::peer::Connection;
 use crate::select::{self, Labels, When};
 use crate::source::{Question, Source};
-use crate::terminal::Out;
+use crate::terminal::{Out, clean};
 use crate::units;
 use crate::when::Range;
 use anyhow::Result;
-use profile::unit::time_unit_ns;
+use profile::unit::{TIME, time_unit_ns};
 use proto::collector::{SeriesRequest, SeriesResponse};
 use std::path::Path;
 use std::time::Duration;
@@ -41,6 +41,7 @@ Examples:
   agent-ctl series --by comm --unit api --step 10s --since 5m --format table
   agent-ctl --collector c1 series --by host --service checkout --since 6h
   agent-ctl --collector c1 series --by unit --step 1m -o cpu.csv
+  agent-ctl --collector c1 series --type memory:inuse_space:bytes:space:bytes --by service_name
   agent-ctl series --by unit --json | jq '.lines[] | {unit: .labels.unit, cores: .mean}'"
 )]
 pub struct Args {
@@ -57,6 +58,10 @@ pub struct Args {
     /// Count samples even where the kernel's accounting is known
     #[arg(long)]
     samples: bool,
+    /// Profile type of other senders in place of CPU time, by its id; `agent-ctl profile --type
+    /// list` lists them (with --collector)
+    #[arg(long = "type", value_name = "ID")]
+    profile_type: Option<String>,
     /// Maximum number of lines; the lightest beyond it are added up
     #[arg(
         long,
@@ -134,6 +139,51 @@ pub struct Series {
     pub accounted: bool,
     /// By step: part of the samples that was lost.
     pub lost: Vec<f64>,
+    /// What the numbers are.
+    pub unit: Rate,
+    /// Of a profile type of other senders.
+    pub of_senders: bool,
+}
+
+/// The unit of numbers.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Rate {
+    /// CPUs in use.
+    #[default]
+    Cores,
+    /// Seconds within a second, of time that is no CPU time.
+    Time,
+    /// So many of this unit in a second.
+    PerSecond(String),
+}
+
+impl Rate {
+    /// The rate of a profile type; empty: of CPU of agents.
+    fn of(profile_type: &str) -> Rate {
+        let mut parts = profile_type.split(':').skip(1);
+        match (parts.next(), parts.next()) {
+            (None, _) | (Some("cpu"), Some(TIME)) => Rate::Cores,
+            (_, Some(TIME)) => Rate::Time,
+            (_, unit) => Rate::PerSecond(unit.unwrap_or_default().to_owned()),
+        }
+    }
+
+    /// Its name: `cores`, `s/s`, `bytes/s`.
+    pub fn name(&self) -> String {
+        match self {
+            Rate::Cores => "cores".to_owned(),
+            Rate::Time => "s/s".to_owned(),
+            Rate::PerSecond(unit) => format!("{}/s", clean(unit)),
+        }
+    }
+
+    /// A number for people.
+    pub fn show(&self, value: f64) -> String {
+        match self {
+            Rate::PerSecond(unit) if unit == "bytes" => units::bytes(value.round() as u64),
+            _ => crate::report::cores(value),
+        }
+    }
 }
 
 /// One line.
@@ -143,7 +193,7 @@ pub struct Line {
     pub values: Vec<String>,
     /// What is beyond the limit, added up.
     pub rest: bool,
-    /// Cores by step; `None`: no data.
+    /// Rate by step, mostly in cores; `None`: no data.
     pub cores: Vec<Option<f64>>,
 }
 
@@ -168,7 +218,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let samples = Samples {
         matchers: args.labels.matchers()?,
         filters: Vec::new(),
-        ..Samples::default()
+        profile_type: select::profile_type(args.profile_type.as_deref(), &peer)?,
     };
     select::check(&samples.matchers, &peer)?;
     args.when.or_since(DEFAULT_SINCE);
@@ -186,7 +236,11 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         max_nodes: 0,
         times: false,
     };
-    let kept = source.kept().await?;
+    // What is kept of agents says nothing of what others sent.
+    let kept = match &question.samples.profile_type {
+        of if of.is_empty() => source.kept().await?,
+        _ => None,
+    };
     let (series, fleet) = match &mut source {
         Source::Collector(collector) => {
             let found = of_fleet(collector, &question, &args, kept, clock.now_ns()).await?;
@@ -253,10 +307,12 @@ fn note_facts(series: &Series, clock: &crate::when::Clock) {
     let steps = series.lines.first().map_or(0, |line| line.cores.len());
     let length = i64::try_from(series.step_ns.saturating_mul(steps as u64)).unwrap_or(i64::MAX);
     note!(
-        "cores from {}, {steps} steps of {} ({})",
-        match series.accounted {
-            true => "the kernel's accounting",
-            false => "samples",
+        "{} from {}, {steps} steps of {} ({})",
+        series.unit.name(),
+        match (series.accounted, series.of_senders) {
+            (true, _) => "the kernel's accounting",
+            (false, true) => "profiles of other senders",
+            (false, false) => "samples",
         },
         units::duration(Duration::from_nanos(series.step_ns)),
         clock.show_range(series.start_ns, series.start_ns.saturating_add(length)),
@@ -346,7 +402,8 @@ async fn of_fleet(
     now_ns: i64,
 ) -> Result<(Series, Fleet)> {
     if args.by.iter().any(|label| label != profile::key::HOST) {
-        group_by::known(&args.by, &collector.label_names(question.range).await?)?;
+        let of = &question.samples.profile_type;
+        group_by::known(&args.by, &collector.label_names(question.range, of).await?)?;
     }
     let chosen = steps(question.range, kept, now_ns, args.step);
     let request = SeriesRequest {
@@ -357,7 +414,9 @@ async fn of_fleet(
         accounted: !args.samples,
     };
     let (answer, fleet) = collector.series(request).await?;
-    if !answer.accounted && time_unit_ns(fleet.unit()).is_none() && fleet.total_weight() > 0 {
+    let of = &question.samples.profile_type;
+    let is_time = answer.accounted || time_unit_ns(fleet.unit()).is_some();
+    if of.is_empty() && !is_time && fleet.total_weight() > 0 {
         return Err(fail(
             exit::USAGE,
             format!(
@@ -367,14 +426,23 @@ async fn of_fleet(
             ),
         ));
     }
-    Ok((of_answer(&answer, fleet.unit(), &args.by), fleet))
+    let series = Series {
+        unit: Rate::of(of),
+        of_senders: !of.is_empty(),
+        ..of_answer(&answer, fleet.unit(), &args.by)
+    };
+    Ok((series, fleet))
 }
 
 /// Rates of an answer. What arrived of a step is what its weights are of, as `SeriesStep` says.
 fn of_answer(answer: &SeriesResponse, unit: &str, by: &[String]) -> Series {
     let unit_ns = match answer.accounted {
-        true => 1,
-        false => time_unit_ns(unit).unwrap_or(1),
+        true => 1.0,
+        false => match time_unit_ns(unit) {
+            Some(ns) => ns as f64,
+            // A rate is of a second.
+            None => profile::unit::base(unit).1 as f64 * 1e9,
+        },
     };
     let count = answer.lines.iter().map(|line| line.weights.len()).max();
     let count = count.unwrap_or(answer.steps.len());
@@ -404,7 +472,7 @@ fn of_answer(answer: &SeriesResponse, unit: &str, by: &[String]) -> Series {
                 Some(0) => cores.last().copied().flatten(),
                 // Where all was lost, 0 would say that it stopped.
                 _ if weight == 0 && !answer.accounted && lost[at] > 0.5 => None,
-                Some(ns) => Some(weight as f64 * unit_ns as f64 / ns as f64),
+                Some(ns) => Some(weight as f64 * unit_ns / ns as f64),
             });
         }
         Line {
@@ -427,6 +495,7 @@ fn of_answer(answer: &SeriesResponse, unit: &str, by: &[String]) -> Series {
         rest_lines: answer.rest_lines,
         accounted: answer.accounted,
         lost,
+        ..Series::default()
     }
 }
 
@@ -436,6 +505,23 @@ mod tests {
     use proto::collector::{SeriesLine, SeriesStep};
 
     const S: u64 = 1_000_000_000;
+
+    #[test]
+    fn rates_are_named_by_what_a_type_counts() {
+        for (of, name, shown) in [
+            ("", "cores", "1.500"),
+            ("sent_cpu:cpu:nanoseconds:cpu:nanoseconds", "cores", "1.500"),
+            ("wall:wall:nanoseconds::", "s/s", "1.500"),
+            ("memory:inuse_space:bytes:space:bytes", "bytes/s", "2 B"),
+            ("process:goroutines:count::", "count/s", "1.500"),
+        ] {
+            let rate = Rate::of(of);
+            assert_eq!(
+                (rate.name().as_str(), rate.show(1.5).as_str()),
+                (name, shown)
+            );
+        }
+    }
 
     #[test]
     fn steps_are_whole_and_few() {

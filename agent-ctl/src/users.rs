@@ -1,14 +1,15 @@
 //! `agent-ctl users`: manages who may use a collector, and what they may do.
 
 use crate::connection::{self, Route, Transport};
+use crate::exit::{self, fail};
 use crate::form::Form;
 use crate::login::role_name;
 use crate::members::{listen_address, word};
 use crate::peer::Connection;
 use crate::terminal::{Out, Table, clean};
+use crate::units;
 use crate::units::SECOND_NS;
 use crate::when::{Clock, rfc3339};
-use crate::{exit, units};
 use anyhow::Result;
 use proto::collector::access_service_client::AccessServiceClient;
 use proto::collector::{
@@ -23,7 +24,8 @@ const SIGNED_IN: &str = "oidc:";
 /// Shows and changes who may ask a collector.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-Roles; each includes those above it:
+Roles; each includes those above it, but for sender:
+  sender    send profiles of other programs, and nothing else
   metrics   scrape metrics
   viewer    read everything that is stored
   operator  capture on hosts, upload symbols
@@ -52,6 +54,7 @@ each program a name and token of its own.
 Examples:
   agent-ctl users add anna --role operator
   agent-ctl users add prometheus --role metrics --lifetime 1y
+  agent-ctl users add shop-sdk --role sender
   agent-ctl users add ben --role viewer --scope 'namespace=~\"web-.*\"'
   agent-ctl users add anna --role operator --replace     replaces a lost token
   agent-ctl users add ci --role operator --json | jq -r .token")]
@@ -177,6 +180,13 @@ async fn add(
     route: &Route,
     add: Add,
 ) -> Result<u8> {
+    if let (Role::Sender, Some(_)) = (add.role, &add.scope) {
+        return Err(fail(
+            exit::USAGE,
+            "failed to add a sender with a scope: a sender reads nothing, and with a scope it may \
+             not send\nleave --scope out; its name is the label `sender` of all that it sends",
+        ));
+    }
     let lifetime_s = u32::try_from(add.lifetime.as_secs()).unwrap_or(u32::MAX);
     let call = service.add_user(AddUserRequest {
         name: add.name,

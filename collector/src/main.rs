@@ -89,12 +89,8 @@ enum Command {
     Store {
         #[command(subcommand)]
         action: store_command::Action,
-        /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
-        #[arg(long, value_name = "FILE", global = true)]
-        config: Option<PathBuf>,
-        /// Override a key of the configuration; may be repeated
-        #[arg(long = "set", value_name = "KEY=VALUE", global = true)]
-        sets: Vec<String>,
+        #[command(flatten)]
+        source: Source,
     },
     /// Look after the archive of the embedded store
     Archive {
@@ -114,12 +110,8 @@ more and reports that.
 Exit code 1: the archive is not reachable, or has no manifest; 3: configuration; 5: the collector \
 runs")]
     TakeOver {
-        /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
-        #[arg(long, value_name = "FILE")]
-        config: Option<PathBuf>,
-        /// Override a key of the configuration; may be repeated
-        #[arg(long = "set", value_name = "KEY=VALUE")]
-        sets: Vec<String>,
+        #[command(flatten)]
+        source: Source,
     },
 }
 
@@ -158,12 +150,25 @@ const BLOCKING_SPARE: usize = 12;
 const RUNTIME_END: Duration = Duration::from_secs(2);
 
 /// Where a configuration comes from, so that it can be read again.
+#[derive(Clone, clap::Args)]
 struct Source {
+    /// Configuration file [default: /etc/fleetprof/collector.yaml when it exists]
+    #[arg(long = "config", value_name = "FILE")]
     path: Option<PathBuf>,
+    /// Override a key of the configuration; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
     sets: Vec<String>,
 }
 
 impl Source {
+    /// The same with what stands further right on a command line, which wins.
+    fn then(&self, later: &Source) -> Source {
+        Source {
+            path: later.path.clone().or_else(|| self.path.clone()),
+            sets: [&self.sets[..], &later.sets].concat(),
+        }
+    }
+
     fn load(&self) -> Result<Loaded, collector::config::ConfigError> {
         let (path, env) = (self.path.as_deref(), std::env::vars_os());
         Config::load(path, env, &self.sets, effective_uid())
@@ -179,22 +184,16 @@ fn main() -> ExitCode {
             let AuditAction::Verify { directory } = action;
             return verify_audit(directory);
         }
-        Some(Command::Store {
-            action,
-            config,
-            sets,
-        }) => {
-            let (path, sets) = (config.clone(), sets.clone());
-            let loaded = match (Source { path, sets }).load() {
+        Some(Command::Store { action, source }) => {
+            let loaded = match source.then(action.source()).load() {
                 Ok(loaded) => loaded,
                 Err(error) => return fail(&error, Exit::Config),
             };
             return store_command::run(action, &loaded.config);
         }
         Some(Command::Archive { action }) => {
-            let ArchiveAction::TakeOver { config, sets } = action;
-            let (path, sets) = (config.clone(), sets.clone());
-            return match take_over(&Source { path, sets }) {
+            let ArchiveAction::TakeOver { source } = action;
+            return match take_over(source) {
                 Ok(()) => ExitCode::SUCCESS,
                 Err((error, code)) => fail(&*error, code),
             };
@@ -528,5 +527,40 @@ fn filter(config: &Config) -> LevelFilter {
         LogLevel::Info => LevelFilter::INFO,
         LogLevel::Debug => LevelFilter::DEBUG,
         LogLevel::Trace => LevelFilter::TRACE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn source_of(args: &[&str]) -> Source {
+        let all = ["fleetprof-collector"].iter().chain(args);
+        let args = Args::try_parse_from(all).unwrap_or_else(|error| panic!("{error}"));
+        match args.command {
+            Some(Command::Store { action, source }) => source.then(action.source()),
+            _ => panic!("another command"),
+        }
+    }
+
+    #[test]
+    fn keys_that_are_set_before_and_after_a_subcommand_all_apply_in_their_order() {
+        for action in [&["check"] as &[&str], &["schema"], &["copy"], &["grants"]] {
+            let before = [
+                "store",
+                "--set",
+                "store=clickhouse",
+                "--set",
+                "log.level=warn",
+            ];
+            let after = ["--set", "log.level=info", "--config", "b.yaml"];
+            let source =
+                source_of(&[&before[..], &["--config", "a.yaml"], action, &after].concat());
+            let expected = ["store=clickhouse", "log.level=warn", "log.level=info"];
+            assert_eq!(source.sets, expected, "{action:?}");
+            assert_eq!(source.path, Some("b.yaml".into()));
+        }
+        let source = source_of(&["store", "--config", "a.yaml", "check"]);
+        assert_eq!(source.path, Some("a.yaml".into()));
     }
 }

@@ -1,6 +1,7 @@
 //! `fleetprof-collector store`: examines the servers of `store: clickhouse`, and prints statements
 //! for whoever may make tables and users.
 
+use crate::Source;
 use collector::config::{Config, Engine};
 use collector::store::clickhouse::ClickHouseStore;
 use collector::store::clickhouse::{self, Finding, Options, Role, Severity};
@@ -30,6 +31,8 @@ Exit code 1: something is wrong; warnings alone are code 0")]
         /// Print JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        source: Source,
     },
     /// Print the statements that make the tables
     #[command(after_help = "\
@@ -39,6 +42,8 @@ once and keep them: the key of the database is in them, and it is random.")]
         /// Print those that bring a database from this version of the schema up to date
         #[arg(long, value_name = "VERSION", default_value_t = 0)]
         from: u32,
+        #[command(flatten)]
+        source: Source,
     },
     /// Copy the windows of the embedded store in data_dir to the servers
     #[command(after_help = "\
@@ -52,13 +57,29 @@ Exit code 1: it failed, or the servers have less than data_dir")]
         /// Print the result as JSON
         #[arg(long)]
         json: bool,
+        #[command(flatten)]
+        source: Source,
     },
     /// Print the statements that give the collector's user its rights
     Grants {
         /// Rights to make and migrate the tables, too
         #[arg(long)]
         own: bool,
+        #[command(flatten)]
+        source: Source,
     },
+}
+
+impl Action {
+    /// Where the configuration comes from, as it stands after the action.
+    pub fn source(&self) -> &Source {
+        match self {
+            Action::Check { source, .. }
+            | Action::Schema { source, .. }
+            | Action::Copy { source, .. }
+            | Action::Grants { source, .. } => source,
+        }
+    }
 }
 
 /// The databases that the collector uses: that of agents, and that of other senders where they are
@@ -81,8 +102,8 @@ pub fn run(action: &Action, config: &Config) -> ExitCode {
     }
     let databases = databases(config);
     match action {
-        Action::Check { json } => return check(&databases, *json),
-        Action::Copy { json } => {
+        Action::Check { json, .. } => return check(&databases, *json),
+        Action::Copy { json, .. } => {
             return match copy_all(config, clickhouse_options(config)) {
                 Ok(copied) => told(&copied, *json),
                 Err(error) => {
@@ -92,12 +113,12 @@ pub fn run(action: &Action, config: &Config) -> ExitCode {
                 }
             };
         }
-        Action::Schema { from } => {
+        Action::Schema { from, .. } => {
             for options in &databases {
                 print(clickhouse::schema_statements(options, *from));
             }
         }
-        Action::Grants { own } => {
+        Action::Grants { own, .. } => {
             let role = if *own { Role::Own } else { Role::Use };
             let user = &config.clickhouse.user;
             for options in &databases {

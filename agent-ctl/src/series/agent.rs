@@ -121,6 +121,7 @@ fn series(question: &Question, steps: Steps, found: &[Step], accounted: bool) ->
         rest_lines: 0,
         accounted,
         lost: found.iter().map(|step| step.lost).collect(),
+        ..Series::default()
     }
 }
 

@@ -1,7 +1,6 @@
 //! CPU over time as text, table, CSV and JSON.
 
-use super::{Line, Series};
-use crate::report::cores;
+use super::{Line, Rate, Series};
 use crate::terminal::{Out, Table, clean, fit};
 use crate::when::{Clock, rfc3339};
 use anyhow::Result;
@@ -67,12 +66,13 @@ pub fn text(series: &Series, out: &Out, ascii: bool) -> String {
         [] => String::new(),
         labels => labels.join("/").to_uppercase(),
     };
-    let mut table = Table::new(&[">MEAN", ">MIN", ">MAX", ">LAST", "CORES", &heading]);
+    let unit = series.unit.name().to_uppercase();
+    let mut table = Table::new(&[">MEAN", ">MIN", ">MAX", ">LAST", &unit, &heading]);
     for (line, name) in series.lines.iter().zip(&names) {
         let known = || line.cores.iter().flatten().copied();
         let least = known().fold(f64::INFINITY, f64::min);
         let show = |value: f64| match value.is_finite() {
-            true => cores(value),
+            true => series.unit.show(value),
             false => "-".to_owned(),
         };
         table.row([
@@ -84,7 +84,7 @@ pub fn text(series: &Series, out: &Out, ascii: bool) -> String {
             fit(name, names_room.max(NAME_CELLS_MIN)).into_owned(),
         ]);
     }
-    table.sparing(&["MIN", "LAST", "CORES"]).show(out)
+    table.sparing(&["MIN", "LAST", &unit]).show(out)
 }
 
 /// A chart of so many cells; each has the largest of its steps, for a peak is what is looked for.
@@ -133,7 +133,8 @@ pub fn table(series: &Series, out: &Out, clock: &Clock) -> String {
     let mut table = Table::new(&headings);
     for at in 0..steps {
         let lines = series.lines.iter().take(shown);
-        let values = lines.map(|line| line.cores[at].map_or("-".to_owned(), cores));
+        let values = lines
+            .map(|line| line.cores[at].map_or("-".to_owned(), |value| series.unit.show(value)));
         table.row(std::iter::once(clock.show(start(at))).chain(values));
     }
     let mut text = table.show(out);
@@ -153,7 +154,7 @@ pub fn csv(series: &Series) -> String {
     for label in &series.labels {
         let _ = write!(text, "{},", quoted(label));
     }
-    text.push_str("cores\n");
+    let _ = writeln!(text, "{}", quoted(&series.unit.name()));
     for line in &series.lines {
         for (at, value) in line.cores.iter().enumerate() {
             let start = series.start_ns + (series.step_ns * at as u64) as i64;
@@ -192,8 +193,10 @@ fn quoted(text: &str) -> String {
 struct Json<'a> {
     start: String,
     step_s: f64,
-    /// `kernel` or `samples`.
+    /// `kernel`, `samples` or `senders`.
     source: &'static str,
+    /// `cores`, or that of a profile type.
+    unit: String,
     lines: Vec<JsonLine<'a>>,
     rest_lines: u64,
     /// By step: part of the samples that was lost, from 0 to 1.
@@ -206,7 +209,11 @@ struct JsonLine<'a> {
     rest: bool,
     mean: f64,
     /// By step; null: no data.
-    cores: &'a [Option<f64>],
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cores: Option<&'a [Option<f64>]>,
+    /// The same where the unit is not cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    rates: Option<&'a [Option<f64>]>,
 }
 
 /// All of it for scripts.
@@ -214,6 +221,7 @@ struct JsonLine<'a> {
 /// # Errors
 /// When it cannot be serialized.
 pub fn json(series: &Series) -> Result<String> {
+    let is_cores = series.unit == Rate::Cores;
     let lines = series.lines.iter().map(|line| JsonLine {
         labels: series
             .labels
@@ -223,15 +231,18 @@ pub fn json(series: &Series) -> Result<String> {
             .collect(),
         rest: line.rest,
         mean: line.mean(),
-        cores: &line.cores,
+        cores: is_cores.then_some(&line.cores),
+        rates: (!is_cores).then_some(&line.cores),
     });
     let json = Json {
         start: rfc3339(series.start_ns),
         step_s: series.step_ns as f64 / 1e9,
-        source: match series.accounted {
-            true => "kernel",
-            false => "samples",
+        source: match (series.accounted, series.of_senders) {
+            (true, _) => "kernel",
+            (false, true) => "senders",
+            (false, false) => "samples",
         },
+        unit: series.unit.name(),
         lines: lines.collect(),
         rest_lines: series.rest_lines,
         lost: &series.lost,
@@ -263,6 +274,7 @@ mod tests {
             rest_lines: 0,
             accounted: true,
             lost: vec![0.0; 4],
+            ..Series::default()
         }
     }
 

@@ -5,6 +5,7 @@ mod incidents;
 mod overview;
 mod pins;
 mod series;
+mod types;
 mod views;
 
 use crate::{Ended, command, run};

@@ -166,10 +166,9 @@ impl People {
         let NewPerson { name, role, .. } = new;
         check_name(name)?;
         let scope = scope(&new.scope).map_err(AccessError::Invalid)?;
-        if *role == Role::Admin && scope.is_some() {
-            let text = "an admin can give others full access, so a scope limits nothing\n\
-                        leave the scope out, or choose another role";
-            return Err(AccessError::Invalid(text.to_owned()));
+        if let (Some(why), Some(_)) = (no_scope(*role), &scope) {
+            let text = format!("{why}\nleave the scope out, or choose another role");
+            return Err(AccessError::Invalid(text));
         }
         let lifetime = match i64::from(new.lifetime_s) {
             0 => LIFETIME_S,
@@ -562,6 +561,17 @@ fn check_name(name: &str) -> Result<(), AccessError> {
         return Err(AccessError::Invalid(text));
     }
     Ok(())
+}
+
+/// Why logins of a role have no scope; `None`: they may have one.
+fn no_scope(role: Role) -> Option<&'static str> {
+    match role {
+        Role::Admin => Some("an admin can give others full access, so a scope limits nothing"),
+        Role::Sender => {
+            Some("a sender reads nothing, and what it sends is not within a scope: it may not send")
+        }
+        Role::Metrics | Role::Viewer | Role::Operator => None,
+    }
 }
 
 /// A scope as it was written; empty: none.

@@ -1,16 +1,16 @@
 //! What there is: profile types, names and values of labels, their combinations.
 
-use super::Pyroscope;
 use super::selection::{SERVICE_NAME, Selection, Service};
-use super::types::{ProfileType, is_of_type};
+use super::types::{PROFILE_TYPE, ProfileType, is_of_type};
 use super::wire::querier::v1 as wire;
 use super::wire::types::v1 as messages;
+use super::{Of, Pyroscope};
 use crate::access::Caller;
 use crate::query::{Ask, Failed, Queries, ROWS_MAX, invalid, resolve};
 use crate::store::{Limits, Scope, StoreQueries, TimeRange};
-use profile::{FILTERS_MAX, key, unit};
+use profile::{FILTERS_MAX, LabelMatcher, PATTERN_LEN_MAX, Selector, key, unit};
 use proto::agent;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use tonic::Status;
 
@@ -22,7 +22,7 @@ const OF_TYPE: [&str; 6] = [
     "__name__",
     "__period_type__",
     "__period_unit__",
-    super::types::PROFILE_TYPE,
+    PROFILE_TYPE,
     "__type__",
     "__unit__",
 ];
@@ -61,7 +61,7 @@ pub(super) struct Asking<'a> {
     pub store: &'a dyn StoreQueries,
     pub limits: &'a Limits,
     /// As [`Pyroscope::of`].
-    pub of: Option<&'a ProfileType>,
+    pub of: &'a Of,
 }
 
 impl Asking<'_> {
@@ -73,8 +73,10 @@ impl Asking<'_> {
 
     /// What was profiled in a range.
     pub fn types(&self, range: TimeRange) -> Result<BTreeSet<ProfileType>, Failed> {
-        if let Some(of) = self.of {
-            return Ok([of.clone()].into());
+        match self.of {
+            Of::Agents => {}
+            Of::Type(of) => return Ok([of.clone()].into()),
+            Of::Senders(types) => return Ok(types.iter().cloned().collect()),
         }
         let units = self.queries.units(self.store, range, self.limits)?;
         Ok(units
@@ -86,14 +88,67 @@ impl Asking<'_> {
     /// True when weights in `unit`, of the store that is asked, are of a type.
     pub fn weighs(&self, of: &ProfileType, unit: &str) -> bool {
         match self.of {
-            Some(own) => own == of && unit::base(unit).0 == of.sample_unit(),
-            None => of.is_of(unit),
+            Of::Agents => of.is_of(unit),
+            Of::Type(own) => own == of && unit::base(unit).0 == of.sample_unit(),
+            Of::Senders(_) => false,
         }
     }
 
     /// The types that a selection takes of these.
     fn taken(&self, of: &Selection, types: &BTreeSet<ProfileType>) -> Vec<ProfileType> {
         types.iter().filter(|one| of.takes(one)).cloned().collect()
+    }
+
+    /// What a selector takes of these types: in the store of all senders they have to be named,
+    /// unless they are all.
+    fn scopes(
+        &self,
+        range: TimeRange,
+        selector: &Selector,
+        taken: &[ProfileType],
+    ) -> Result<Vec<Scope>, Failed> {
+        match self.of {
+            Of::Senders(all) if all.len() != taken.len() => {
+                self.scopes_by_unit(range, selector, taken)
+            }
+            _ => {
+                let selector = selector.clone();
+                Ok(vec![Scope { range, selector }])
+            }
+        }
+    }
+
+    /// The same, each in one unit: weights in two have no sum.
+    fn scopes_by_unit(
+        &self,
+        range: TimeRange,
+        selector: &Selector,
+        taken: &[ProfileType],
+    ) -> Result<Vec<Scope>, Failed> {
+        let Of::Senders(_) = self.of else {
+            return self.scopes(range, selector, taken);
+        };
+        // As many at once as a pattern has room for, each escaped and with its separator.
+        let mut by_unit: BTreeMap<&str, Vec<(usize, Vec<String>)>> = BTreeMap::new();
+        for of in taken {
+            let (id, lists) = (of.id(), by_unit.entry(of.sample_unit()).or_default());
+            let length = 2 * id.len() + 1;
+            match lists.last_mut() {
+                Some((sum, ids)) if *sum + length <= PATTERN_LEN_MAX => {
+                    *sum += length;
+                    ids.push(id);
+                }
+                _ => lists.push((length, vec![id])),
+            }
+        }
+        let scope = |(_, ids): &(usize, Vec<String>)| {
+            let own = LabelMatcher::one_of(PROFILE_TYPE, ids.iter().map(String::as_str));
+            let own = own.map_err(invalid)?;
+            let matchers = selector.matchers().iter().cloned().chain([own]);
+            let selector = Selector::new(matchers.collect()).map_err(invalid)?;
+            Ok(Scope { range, selector })
+        };
+        by_unit.values().flatten().map(scope).collect()
     }
 
     fn values(&self, scope: &Scope, label: &str) -> Result<Vec<String>, Failed> {
@@ -111,17 +166,41 @@ impl Asking<'_> {
         Ok(!found.0.is_empty())
     }
 
+    /// Those of these types with samples that a selector takes.
+    fn types_with(
+        &self,
+        range: TimeRange,
+        selector: &Selector,
+        taken: &[ProfileType],
+    ) -> Result<Vec<ProfileType>, Failed> {
+        let mut with: BTreeSet<String> = BTreeSet::new();
+        for scope in self.scopes(range, selector, taken)? {
+            match self.of {
+                Of::Senders(_) => with.extend(self.values(&scope, PROFILE_TYPE)?),
+                Of::Agents | Of::Type(_) if self.has_any(&scope)? => return Ok(taken.to_vec()),
+                Of::Agents | Of::Type(_) => {}
+            }
+        }
+        let own = taken.iter().filter(|of| with.contains(&of.id()));
+        Ok(own.cloned().collect())
+    }
+
     /// Services in a selection.
-    fn services(&self, of: &Selection, range: TimeRange) -> Result<BTreeSet<String>, Failed> {
+    fn services(
+        &self,
+        of: &Selection,
+        range: TimeRange,
+        taken: &[ProfileType],
+    ) -> Result<BTreeSet<String>, Failed> {
         let mut services = BTreeSet::new();
         for part in of.parts(self.service_labels, true)? {
-            let selector = part.selector;
-            let scope = Scope { range, selector };
-            match &part.service {
-                Service::Label(label) => services.extend(self.values(&scope, label)?),
-                unknown => {
-                    if self.has_any(&scope)? {
-                        services.insert(unknown.name(|_| "").to_owned());
+            for scope in self.scopes(range, &part.selector, taken)? {
+                match &part.service {
+                    Service::Label(label) => services.extend(self.values(&scope, label)?),
+                    unknown => {
+                        if self.has_any(&scope)? {
+                            services.insert(unknown.name(|_| "").to_owned());
+                        }
                     }
                 }
             }
@@ -135,39 +214,65 @@ impl Asking<'_> {
         of: &Selection,
         range: TimeRange,
         names: &[String],
+        taken: &[ProfileType],
     ) -> Result<BTreeSet<Vec<(String, String)>>, Failed> {
         let by_service = names.iter().any(|name| name == SERVICE_NAME);
         let is_own = |name: &&String| *name != SERVICE_NAME && !is_of_type(name);
         let own: Vec<String> = names.iter().filter(is_own).cloned().collect();
         let pair = |value: &str| (SERVICE_NAME.to_owned(), value.to_owned());
-        if own.is_empty() && by_service {
-            let services = self.services(of, range)?.into_iter();
-            return Ok(services.map(|service| vec![pair(&service)]).collect());
-        }
         let mut found = BTreeSet::new();
+        // A label that says something of the type has a value for each of them.
+        let mut add = |pairs: Vec<(String, String)>, types: &[ProfileType]| {
+            for of in types {
+                let label = |name: &String| Some((name.clone(), of.label(name)?));
+                let of_type = names.iter().filter_map(label);
+                let mut pairs: Vec<_> = pairs.iter().cloned().chain(of_type).collect();
+                pairs.sort();
+                found.insert(pairs);
+            }
+            match found.len() > ROWS_MAX {
+                true => Err(Failed::Status(Status::resource_exhausted(format!(
+                    "there are more than {ROWS_MAX} series: name fewer labels, or select fewer \
+                     hosts"
+                )))),
+                false => Ok(()),
+            }
+        };
+        // Of all senders, only sums say which type has which labels, each of one type.
+        let by_type = matches!(self.of, Of::Senders(_));
+        let tells_type = names.iter().any(|name| is_of_type(name));
+        if own.is_empty() && by_service && !(by_type && tells_type) {
+            for service in self.services(of, range, taken)? {
+                add(vec![pair(&service)], taken)?;
+            }
+            return Ok(found);
+        }
         for part in of.parts(self.service_labels, by_service)? {
             let mut group_by = own.clone();
             group_by.extend(part.service.label().cloned());
-            let selector = part.selector;
-            let scope = Scope { range, selector };
-            for row in self.store.totals(&scope, &group_by, self.limits)?.data {
-                if row.weight() == 0 {
-                    continue;
-                }
-                let pairs = own
-                    .iter()
-                    .map(|name| (name.clone(), row.labels.get(name).to_owned()));
-                let mut pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
-                if by_service {
-                    pairs.push(pair(part.service.name(|label| row.labels.get(label))));
-                }
-                pairs.sort();
-                found.insert(pairs);
-                if found.len() > ROWS_MAX {
-                    return Err(Failed::Status(Status::resource_exhausted(format!(
-                        "there are more than {ROWS_MAX} series: name fewer labels, or select \
-                         fewer hosts"
-                    ))));
+            if by_type {
+                group_by.push(PROFILE_TYPE.to_owned());
+            }
+            for scope in self.scopes_by_unit(range, &part.selector, taken)? {
+                for row in self.store.totals(&scope, &group_by, self.limits)?.data {
+                    if row.weight() == 0 {
+                        continue;
+                    }
+                    let pairs = own
+                        .iter()
+                        .map(|name| (name.clone(), row.labels.get(name).to_owned()));
+                    let mut pairs: Vec<_> = pairs.filter(|(_, value)| !value.is_empty()).collect();
+                    if by_service {
+                        pairs.push(pair(part.service.name(|label| row.labels.get(label))));
+                    }
+                    match by_type {
+                        true => {
+                            let id = row.labels.get(PROFILE_TYPE);
+                            let own = taken.iter().find(|of| of.id() == id);
+                            add(pairs, own.map_or(&[], std::slice::from_ref))?;
+                        }
+                        false => add(pairs, taken)?,
+                    }
                 }
             }
         }
@@ -191,7 +296,7 @@ impl Pyroscope {
                 service_labels: &labels,
                 store,
                 limits,
-                of: of.as_ref(),
+                of: &of,
             })
         };
         self.queries.run(caller, ask, nodes, lines, work).await
@@ -233,13 +338,14 @@ impl Pyroscope {
                 let types = asking.types(range)?;
                 let mut names = BTreeSet::new();
                 for selection in selections.iter() {
-                    if asking.taken(selection, &types).is_empty() {
+                    let taken = asking.taken(selection, &types);
+                    if taken.is_empty() {
                         continue;
                     }
                     for part in selection.parts(asking.service_labels, false)? {
-                        let selector = part.selector;
-                        let scope = Scope { range, selector };
-                        names.extend(asking.store.label_names(&scope, asking.limits)?);
+                        for scope in asking.scopes(range, &part.selector, &taken)? {
+                            names.extend(asking.store.label_names(&scope, asking.limits)?);
+                        }
                     }
                 }
                 if !names.is_empty() {
@@ -279,18 +385,17 @@ impl Pyroscope {
                         continue;
                     }
                     if name == SERVICE_NAME {
-                        values.extend(asking.services(selection, range)?);
+                        values.extend(asking.services(selection, range, &taken)?);
                         continue;
                     }
-                    let of_types = taken.iter().filter_map(|of| of.label(&name));
-                    let of_types: Vec<String> = of_types.collect();
                     for part in selection.parts(asking.service_labels, false)? {
-                        let selector = part.selector;
-                        let scope = Scope { range, selector };
-                        match of_types.is_empty() {
-                            true => values.extend(asking.values(&scope, &name)?),
-                            false if asking.has_any(&scope)? => values.extend(of_types.clone()),
-                            false => {}
+                        if is_of_type(&name) {
+                            let with = asking.types_with(range, &part.selector, &taken)?;
+                            values.extend(with.iter().filter_map(|of| of.label(&name)));
+                            continue;
+                        }
+                        for scope in asking.scopes(range, &part.selector, &taken)? {
+                            values.extend(asking.values(&scope, &name)?);
                         }
                     }
                 }
@@ -321,8 +426,9 @@ impl Pyroscope {
                     let selector = profile::Selector::default();
                     let scope = Scope { range, selector };
                     names = asking.store.label_names(&scope, asking.limits)?;
+                    names.retain(|name| name != PROFILE_TYPE && name != SERVICE_NAME);
                     names.truncate(FILTERS_MAX);
-                    names.extend([SERVICE_NAME, super::types::PROFILE_TYPE].map(str::to_owned));
+                    names.extend([SERVICE_NAME, PROFILE_TYPE].map(str::to_owned));
                 }
                 let mut found = BTreeSet::new();
                 for selection in selections.iter() {
@@ -330,16 +436,7 @@ impl Pyroscope {
                     if taken.is_empty() {
                         continue;
                     }
-                    let combinations = asking.combinations(selection, range, &names)?;
-                    let each = |pairs| taken.iter().map(move |of| (pairs, of));
-                    for (pairs, of) in combinations.iter().flat_map(each) {
-                        let of_type = names
-                            .iter()
-                            .filter_map(|name| Some((name.clone(), of.label(name)?)));
-                        let mut pairs: Vec<_> = pairs.iter().cloned().chain(of_type).collect();
-                        pairs.sort();
-                        found.insert(pairs);
-                    }
+                    found.extend(asking.combinations(selection, range, &names, &taken)?);
                 }
                 Ok(found)
             });

@@ -44,8 +44,17 @@ use tonic::codec::CompressionEncoding::Gzip;
 pub struct Pyroscope {
     queries: Queries,
     service_labels: Arc<[String]>,
-    /// The type of other senders that it answers for; none: those of agents.
-    of: Option<ProfileType>,
+    of: Of,
+}
+
+/// Whose profiles an answer is of.
+#[derive(Clone)]
+enum Of {
+    Agents,
+    /// A type of other senders.
+    Type(ProfileType),
+    /// All of these types of other senders, for lists of labels.
+    Senders(Arc<[ProfileType]>),
 }
 
 /// The queries as a server of gRPC.
@@ -61,7 +70,7 @@ impl Pyroscope {
         Pyroscope {
             queries,
             service_labels: service_labels.into(),
-            of: None,
+            of: Of::Agents,
         }
     }
 
@@ -73,21 +82,25 @@ impl Pyroscope {
         Ok(Pyroscope {
             queries: self.queries.of_type(&of.id())?,
             service_labels: Arc::new([selection::SERVICE_NAME.to_owned()]),
-            of: Some(of.clone()),
+            of: Of::Type(of.clone()),
         })
     }
 
-    /// The answers for agents, and for each type of other senders in a range.
+    /// The answers for agents, and where there are any for all types of other senders in a range.
     async fn each(
         &self,
         caller: &Caller,
         range: agent::TimeRange,
     ) -> Result<Vec<Pyroscope>, Status> {
-        let mut each = vec![self.clone()];
-        for id in self.queries.profile_types(caller, Some(range)).await? {
-            each.push(self.of_type(&ProfileType::parse(&id)?)?);
-        }
-        Ok(each)
+        let ids = self.queries.profile_types(caller, Some(range)).await?;
+        let types = ids.iter().map(|id| ProfileType::parse(id));
+        let types = types.collect::<Result<Arc<[_]>, _>>()?;
+        let senders = (!types.is_empty()).then(|| Pyroscope {
+            queries: self.queries.of_senders(),
+            service_labels: Arc::new([selection::SERVICE_NAME.to_owned()]),
+            of: Of::Senders(types),
+        });
+        Ok([self.clone()].into_iter().chain(senders).collect())
     }
 
     /// As servers of gRPC.

@@ -94,7 +94,7 @@ enum Of {
     Agents,
     /// One profile type of other senders.
     Type(Arc<dyn StoreQueries>),
-    /// All that other senders sent, for the list of their profile types alone.
+    /// All that other senders sent, for lists of their profile types and labels alone.
     Senders,
 }
 
@@ -233,6 +233,12 @@ impl Queries {
         Ok(Queries(self.0.clone(), Of::Type(Arc::new(of))))
     }
 
+    /// The queries of all that other senders sent, for lists of labels: sums would add up values of
+    /// different types.
+    pub(crate) fn of_senders(&self) -> Queries {
+        Queries(self.0.clone(), Of::Senders)
+    }
+
     /// True where other senders are let in.
     pub(crate) fn has_senders(&self) -> bool {
         self.0.senders.is_some()
@@ -256,7 +262,7 @@ impl Queries {
         if !self.has_senders() {
             return Ok(Vec::new());
         }
-        let (all, now) = (Queries(self.0.clone(), Of::Senders), self.now_unix_ns());
+        let (all, now) = (self.of_senders(), self.now_unix_ns());
         all.run(caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
             let range = resolve(range, now, || store.kept())?;
             Ok(store::profile_types(store, range, limits)?)

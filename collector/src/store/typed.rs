@@ -1,8 +1,9 @@
 //! The store of other senders as it answers for one profile type.
 //!
-//! Their windows are in a store of their own, which nothing reads but [`OfType`] and
-//! [`profile_types`]. Every question of an [`OfType`] has the matcher of its type, so no sum has
-//! two types, and what asks the store of agents cannot reach a sender's samples at all.
+//! Their windows are in a store of their own, which nothing reads but [`OfType`],
+//! [`profile_types`], and Grafana's lists of labels. Every question of an [`OfType`] has the
+//! matcher of its type, and those lists keep types apart, so no sum has two; what asks the store of
+//! agents cannot reach a sender's samples at all.
 //!
 //! A sender is no host: it promises no windows, and no kernel accounts for what it measured. So
 //! answers have neither hosts that are away nor gaps nor coverage.

@@ -684,3 +684,84 @@ async fn grafana_lists_and_draws_the_types_of_senders() {
         assert!(is_total, "{of}: {graph}");
     }
 }
+
+/// Queries for labels so far.
+async fn label_queries(rig: &Rig) -> u64 {
+    let metrics = crate::web::get(rig, "/metrics").await.text();
+    let name = "fleetprof_collector_query_duration_seconds_count{kind=\"labels\"} ";
+    let count = metrics.lines().find_map(|line| line.strip_prefix(name));
+    count.expect("the histogram").parse().expect("a number")
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn lists_of_labels_ask_once_however_many_types_there_are() {
+    let rig = rig().await;
+    for (name, service) in [("memory", "shop"), ("wall", "shop"), ("block", "cart")] {
+        let labels = [("service_name", service), (name, "x")];
+        let reply = pushed(&rig, series(name, &labels, heap(4096))).await;
+        assert_eq!(reply.status, 200, "{}", reply.text());
+    }
+    let (start, end) = ((NOW - 3600 * SECOND) / 1_000_000, NOW / 1_000_000);
+    let call = async |method: &str, more: &str| {
+        let path = format!("/querier.v1.QuerierService/{method}");
+        let body = format!(r#"{{"start":{start},"end":{end}{more}}}"#);
+        let headers = "Content-Type: application/json\r\n";
+        let reply = send(&rig, "POST", &path, headers, &body).await;
+        assert_eq!(reply.status, 200, "{method}: {}", reply.text());
+        serde_json::from_slice::<serde_json::Value>(&reply.body).expect("JSON")
+    };
+    // The types, agents, other senders: three queries for six types.
+    for (method, more) in [
+        ("ProfileTypes", ""),
+        ("LabelNames", ""),
+        ("LabelValues", r#","name":"service_name""#),
+    ] {
+        let before = label_queries(&rig).await;
+        call(method, more).await;
+        assert_eq!(label_queries(&rig).await - before, 3, "{method}");
+    }
+    // Still each type has its own labels and services alone.
+    let names = |answer: serde_json::Value| {
+        let names = answer["names"].as_array().expect("names").iter();
+        let names = names.map(|name| name.as_str().expect("a text").to_owned());
+        names.collect::<Vec<_>>()
+    };
+    let of = |id: &str| format!(r#","matchers":["{{__profile_type__=\"{id}\"}}"]"#);
+    let block = "block:inuse_space:bytes:space:bytes";
+    let found = names(call("LabelNames", &of(block)).await);
+    assert!(found.contains(&"block".to_owned()), "{found:?}");
+    assert!(!found.contains(&"memory".to_owned()), "{found:?}");
+    for (matchers, expected) in [
+        (of(HEAP), vec!["shop"]),
+        (of(block), vec!["cart"]),
+        (
+            r#","matchers":["{__name__=~\"wall|block\"}"]"#.to_owned(),
+            vec!["cart", "shop"],
+        ),
+    ] {
+        let asked = format!(r#","name":"service_name"{matchers}"#);
+        assert_eq!(
+            names(call("LabelValues", &asked).await),
+            expected,
+            "{matchers}"
+        );
+    }
+    let asked = r#","name":"__name__","matchers":["{service_name=\"cart\"}"]"#;
+    assert_eq!(names(call("LabelValues", asked).await), ["block"]);
+    let both = r#","labelNames":["service_name","__profile_type__"]"#;
+    let found = call("Series", both).await;
+    let sets = found["labelsSet"].as_array().expect("sets");
+    let pairs = sets.iter().map(|set| {
+        let value = |name: &str| {
+            let mut labels = set["labels"].as_array().expect("labels").iter();
+            let found = labels.find(|label| label["name"] == name).expect(name);
+            found["value"].as_str().expect("a text").to_owned()
+        };
+        (value("service_name"), value("__profile_type__"))
+    });
+    let pairs: Vec<_> = pairs.collect();
+    assert_eq!(pairs.len(), 6, "{pairs:?}");
+    for (service, id) in &pairs {
+        assert_eq!(service == "cart", id.starts_with("block:"), "{pairs:?}");
+    }
+}

@@ -200,6 +200,23 @@ async fn an_admin_has_no_scope_for_they_could_let_somebody_in_without() {
     assert!(refused.message().contains("scope"), "{refused:?}");
 }
 
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_sender_has_no_scope_for_with_one_it_could_not_send() {
+    let running = start().await;
+    let scoped = AddUserRequest {
+        name: "shop-sdk".to_owned(),
+        role: Role::Sender.into(),
+        scope: "team=\"web\"".to_owned(),
+        ..AddUserRequest::default()
+    };
+    let refused = running.access().await.add_user(scoped.clone()).await;
+    let refused = refused.expect_err("refused");
+    assert_eq!(refused.code(), Code::InvalidArgument);
+    assert!(refused.message().contains("may not send"), "{refused:?}");
+    let scope = String::new();
+    running.add(AddUserRequest { scope, ..scoped }).await;
+}
+
 /// What a call with these headers comes to.
 async fn with(running: &Running, values: &[String]) -> Status {
     let mut client = QueryServiceClient::new(running.connection().await);

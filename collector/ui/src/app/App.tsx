@@ -66,7 +66,7 @@ export function App() {
   useTitle(view, query);
   const { range, selection, wrong } = useSelected(now, turn);
   const baseline = useBaseline(range, selection, turn);
-  format.nameTime(selection?.type ?? '');
+  format.nameType(selection?.type ?? '');
   // All times are drawn again in the other zone.
   useZone();
   const labels = useLabels(range, selection?.type ?? '');
@@ -97,6 +97,7 @@ export function App() {
             label="Selector"
             query={query}
             range={range}
+            type={selection?.type}
             frames={view !== 'overview'}
             onChange={(next) => setState({ query: next })}
           >

@@ -48,7 +48,7 @@ export function NotFiltered() {
   const { filters } = useSelectionState('filters');
   if (!filters.length) return null;
   return (
-    <span class="not-filtered" title="The chart of CPU over time does not use stacks">
+    <span class="not-filtered" title="The chart over time does not use stacks">
       frame {filters.length === 1 ? 'filter' : 'filters'} not applied to the chart
     </span>
   );

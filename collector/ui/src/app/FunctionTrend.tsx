@@ -191,7 +191,7 @@ function Sparkline({ chart }: { chart: Chart | undefined }) {
         viewBox={`0 0 ${steps} 100`}
         preserveAspectRatio="none"
         role="img"
-        aria-label={`CPU of the function over the range: ${told}`}
+        aria-label={`${format.measure()} of the function over the range: ${told}`}
       >
         {rates.map((rate, at) =>
           Number.isFinite(rate) ? null : <rect key={`${at}`} x={at} y="0" width="1" height="100" />,

@@ -33,7 +33,7 @@ export function NoSamples({ selection, selectionKey, range, now, lost, chart }: 
   // The chart is of the same labels and time, without filters of functions.
   const labelled = (chart?.lines ?? []).some((line) => line.totalWeight > 0n);
   const byFunction = selection.filters.length > 0 && labelled;
-  const looks = !selection.type && !outside && !byFunction && selection.query !== '' && lost < LOST_FROM;
+  const looks = !outside && !byFunction && selection.query !== '' && lost < LOST_FROM;
   const why = useQuery(looks ? `why\n${selectionKey}` : undefined, (signal) => whyNothing(selection, signal));
   const cause = outside ? 'time' : byFunction ? 'functions' : selection.query !== '' ? 'labels' : 'time';
   return (
@@ -47,9 +47,11 @@ export function NoSamples({ selection, selectionKey, range, now, lost, chart }: 
               ? 'The labels match and there is data, but no stack is left by the filters of functions.'
               : selection.query !== ''
                 ? 'No samples match the labels in this range.'
-                : 'No host sent data in this range.'}
+                : selection.type
+                  ? 'No profiles of this type in this range.'
+                  : 'No host sent data in this range.'}
       </p>
-      {looks && why.data && <Why why={why.data} />}
+      {looks && why.data && <Why why={why.data} type={selection.type} />}
       <p class="buttons">
         {outside && (
           <button
@@ -92,9 +94,9 @@ type WhyNothing =
 
 /** Looks at the labels that there are, and at the values that each matcher could have. */
 async function whyNothing(selection: Selection, signal: AbortSignal): Promise<WhyNothing> {
-  const { range, query } = selection;
+  const { range, query, type } = selection;
   const matchers = problem(query) ? [] : parse(query);
-  const labels = await labelNames(range, signal);
+  const labels = await labelNames(range, signal, type);
   if (labels.length === 0) return { of: 'time' };
   for (const [at, matcher] of matchers.entries()) {
     if (labels.includes(matcher.label) || matcher.op === '!=' || matcher.op === '!~') continue;
@@ -102,20 +104,21 @@ async function whyNothing(selection: Selection, signal: AbortSignal): Promise<Wh
   }
   for (const [at, matcher] of matchers.entries()) {
     if (matcher.op === '!=' || matcher.op === '!~') continue;
-    const alone = await labelValues(range, writeAll([matcher]), matcher.label, '', signal, 1);
+    const alone = await labelValues({ range, type, query: writeAll([matcher]) }, matcher.label, '', signal, 1);
     if (alone.values.length > 0) continue;
-    const all = await labelValues(range, '', matcher.label, '', signal, VALUES_MAX);
+    const all = await labelValues({ range, type, query: '' }, matcher.label, '', signal, VALUES_MAX);
     return { of: 'value', at, matcher, near: nearest(matcher.value, all.values), some: all.values };
   }
   return { of: 'both' };
 }
 
-function Why({ why }: { why: WhyNothing }) {
+function Why({ why, type }: { why: WhyNothing; type: string | undefined }) {
   const set = (at: number, change: Partial<Matcher>) => {
     const list = parse(getState().query);
     setState({ query: writeAll(list.map((one, other) => (other === at ? { ...one, ...change } : one))) });
   };
-  if (why.of === 'time') return <p>No host sent data in this range.</p>;
+  if (why.of === 'time')
+    return <p>{type ? 'No profiles of this type in this range.' : 'No host sent data in this range.'}</p>;
   if (why.of === 'both') return <p>Each filter matches something in this range, but nothing matches all of them.</p>;
   const { at, matcher, near } = why;
   const list = why.of === 'label' ? why.labels : why.some;

@@ -59,7 +59,7 @@ export function ProfilePage(props: PageProps) {
     <>
       <h2 class="hidden">Profile</h2>
       <Verdict {...props} chart={drawn} before={before.data} quality={quality} />
-      <section class="chart-panel" aria-label="CPU over time">
+      <section class="chart-panel" aria-label={`${format.measure()} over time`}>
         <div class="tools">
           <TypeChoice range={props.range} />
           <GroupBy labels={labels} />

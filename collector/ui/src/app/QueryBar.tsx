@@ -25,6 +25,8 @@ import { Icon, Name, say } from './parts';
 interface Props {
   query: string;
   range: Range | undefined;
+  /** Id of the profile type that is selected; absent: agents. */
+  type?: string | undefined;
   label: string;
   onChange: (query: string) => void;
   /** Stacks are filtered here too: by a function. */
@@ -36,7 +38,7 @@ interface Props {
 /** What is filtered by a function, which is no label of samples. */
 const FUNCTION = 'function';
 
-export function QueryBar({ query, range, label, onChange, frames, children }: Props) {
+export function QueryBar({ query, range, type, label, onChange, frames, children }: Props) {
   const [asText, setAsText] = useState(false);
   const [editing, setEditing] = useState<number>();
   const wrong = problem(query);
@@ -52,7 +54,7 @@ export function QueryBar({ query, range, label, onChange, frames, children }: Pr
   return (
     <div class="query-bar">
       {text ? (
-        <SelectorInput value={query} range={range} label={label} onChange={onChange} />
+        <SelectorInput value={query} range={range} type={type} label={label} onChange={onChange} />
       ) : (
         <div class="filter-bar">
           {matchers.length > 0 && (
@@ -63,6 +65,7 @@ export function QueryBar({ query, range, label, onChange, frames, children }: Pr
                     <SelectorInput
                       value={write(matcher)}
                       range={range}
+                      type={type}
                       label={`Change the filter of ${matcher.label.slice(0, 40)}`}
                       beside={writeAll(matchers.filter((_, other) => other !== at))}
                       onChange={(next) => replace(at, next)}
@@ -85,8 +88,15 @@ export function QueryBar({ query, range, label, onChange, frames, children }: Pr
           <SelectorInput
             value=""
             range={range}
+            type={type}
             label={label}
-            placeholder={matchers.length ? '+ Filter' : '+ Filter, e.g. unit="nginx.service". None = all hosts'}
+            placeholder={
+              matchers.length
+                ? '+ Filter'
+                : type
+                  ? '+ Filter, e.g. service_name="shop". None = all'
+                  : '+ Filter, e.g. unit="nginx.service". None = all hosts'
+            }
             beside={query}
             extra={frames ? [FUNCTION] : undefined}
             onChange={(next) => replace(matchers.length, next)}

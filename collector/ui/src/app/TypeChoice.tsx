@@ -4,16 +4,11 @@
 import { profileTypes } from '../query/client';
 import { useQuery } from '../query/useQuery';
 import { setState, useSelectionState } from '../state/store';
+import { typeWords } from '../text/format';
 import type { Range } from '../time/range';
 
 /** Types rarely change: they are asked for again when the range moves by this. Unit: ms. */
 const TURN_MS = 60_000;
-
-/** A type in words: its sample type, and the name of the profile that it is of. */
-function words(id: string): string {
-  const [name, sample, unit] = id.split(':');
-  return `${sample} (${name}, ${unit})`.slice(0, 80);
-}
 
 export function TypeChoice({ range }: { range: Range }) {
   const { type } = useSelectionState('type');
@@ -28,7 +23,7 @@ export function TypeChoice({ range }: { range: Range }) {
         <option value="">CPU of agents</option>
         {all.map((id) => (
           <option key={id} value={id}>
-            {words(id)}
+            {typeWords(id)}
           </option>
         ))}
       </select>

@@ -30,7 +30,7 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
   return (
     <p class="selection-verdict" aria-live="polite">
       {chart && chart.lines.length === 0 ? (
-        <span class="soft">{selection.type ? 'Nothing of this type' : 'No CPU time'} in this selection</span>
+        <span class="soft">No {format.measured()} in this selection</span>
       ) : chart && Number.isFinite(mean) ? (
         <>
           <b>{format.rate(mean, chart.unit)}</b>{' '}
@@ -52,9 +52,7 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
           {filters.length > 0 && <span class="soft"> · without the filters of functions</span>}
         </>
       ) : (
-        <span class="soft">
-          {chart ? (selection.type ? 'No profiles of this type in this range' : 'CPU not known in this range') : ' '}
-        </span>
+        <span class="soft">{chart ? `${format.measure()} not known in this range` : ' '}</span>
       )}
     </p>
   );

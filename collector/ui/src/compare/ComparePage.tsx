@@ -61,15 +61,14 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const { query, bquery, filters, root } = useSelectionState('query', 'bquery', 'filters', 'root');
   const before: Selection = { ...selection, range: beforeRange, query: bquery ?? query, filters };
   const bothKey = `${selectionKey}\n${keyOf(before, 0)}`;
-  const by = useRowsBy();
+  const by = useRowsBy(selection.type);
   const reloads = useReloads();
   const pair = useQuery(
     `pair ${root}\n${bothKey}\n${reloads}`,
     (signal, progress) => loadBoth([before, selection], root, signal, progress),
     { dispose: release },
   );
-  // Sides of different length are compared by what they took of the CPU on average, over the time
-  // they cover.
+  // Sides of different length are compared by their mean over the time they cover.
   const means = useQuery(`means\n${bothKey}`, async (signal) => {
     const [was, is] = await Promise.all([series(before, '', signal), series(selection, '', signal)]);
     return { before: was, after: is };
@@ -124,16 +123,17 @@ function Compared(props: PageProps & { beforeRange: Range }) {
         pair={pair}
         means={means}
         rates={rates}
+        unit={unit}
         table={<Table by={by} changes={changes} modules={modules} whole={whole} rates={rates} unit={unit} {...props} />}
       />
     </>
   );
 }
 
-/** What rows of changes are. */
-function useRowsBy(): string {
+/** What rows of changes are. Values of labels are compared by the kernel's accounts, of CPU. */
+function useRowsBy(type: string | undefined): string {
   const { rows } = useViewState('rows');
-  return rows === 'exact' ? 'function' : rows;
+  return rows === 'exact' || (type && rows !== 'module') ? 'function' : rows;
 }
 
 interface Pair {
@@ -219,7 +219,7 @@ function Table(props: TableProps) {
   const ofStacks = (OF_STACKS as readonly string[]).includes(by);
   return (
     <section class="compare-table" aria-label="What changed">
-      <ChangesBy labels={props.labels} by={by} />
+      <ChangesBy labels={props.selection.type ? [] : props.labels} by={by} />
       {ofStacks ? (
         <Answer query={by === 'module' ? props.modules : props.changes} what="the table of changes">
           {(changes) => <DiffTable changes={changes} by={by} rates={rates} unit={unit} />}
@@ -284,11 +284,12 @@ interface BodyProps {
   pair: Query<Pair>;
   means: Query<unknown>;
   rates: [number, number] | undefined;
+  unit: string;
   table: preact.ComponentChildren;
 }
 
 /** The table, and the graph next to it: each as soon as it is there. */
-function Body({ pair, means, rates, table, labels }: BodyProps) {
+function Body({ pair, means, rates, unit, table, labels }: BodyProps) {
   const { panel } = useViewState('panel');
   const { compare } = useDisplayState('compare');
   const { data } = pair;
@@ -311,15 +312,13 @@ function Body({ pair, means, rates, table, labels }: BodyProps) {
   return (
     <>
       {compare === 'sum' && !rates && !means.waiting && (
-        <p class="notice">
-          How many cores a side had is not known: in none of its time are enough samples left. Shares are shown.
-        </p>
+        <p class="notice">{format.rateUnknown(unit)}: in none of its time are enough samples left. Shares are shown.</p>
       )}
       <div class={`compare-body panel-${panel}`}>
         {panel !== 'flame' && table}
         <div class="compare-graph">
           <Answer query={pair} what="both profiles" unit="stacks" room="graph">
-            {/* A graph in shares would be thrown away as soon as cores are known. */}
+            {/* A graph in shares would be thrown away as soon as rates are known. */}
             {(both) =>
               means.waiting && compare === 'sum' ? (
                 <div class="quiet-box room-graph" />
@@ -358,12 +357,12 @@ function Measures({ unit, rates }: { unit: string; rates: readonly [number, numb
       of={[
         [
           'sum',
-          unit === 'nanoseconds' ? 'Cores' : 'Per second',
+          format.rateUnit(unit) === 'cores' ? 'Cores' : 'Per second',
           rates
-            ? `Mean over the time that each side covers: ${format.significant(rates[0])} before, ${format.significant(rates[1])} after`
+            ? `Mean over the time that each side covers: ${format.rateValue(rates[0], unit)} before, ${format.rateValue(rates[1], unit)} after`
             : 'Unknown: one side has no reliable data at any time',
         ],
-        ['share', '% of CPU', 'Each side is 100 % of what was sampled'],
+        ['share', `% of ${format.measure()}`, 'Each side is 100 % of what was sampled'],
       ]}
       onChange={(next) => setState({ compare: next })}
     />

@@ -142,7 +142,7 @@ function Presets({ before, after, range, labels }: Props) {
           Since the last deploy
         </button>
       </span>
-      <Versions labels={labels} query={query} range={range} />
+      <Versions labels={labels} query={query} range={range} type={after.type} />
       <button type="button" title="Put each side in the other's place" onClick={() => setState(swapped(before, after))}>
         ⇄ Swap
       </button>
@@ -161,6 +161,7 @@ function BeforeSide(props: Props) {
         label="Selector of the baseline"
         query={bquery ?? query}
         range={before.range}
+        type={before.type}
         onChange={(next) => setState({ bquery: next === query ? undefined : next })}
       />
       <Line
@@ -185,6 +186,7 @@ function AfterSide(props: Props & { onRange: (range: Range) => void }) {
         label="Selector of the side after"
         query={query}
         range={range}
+        type={props.after.type}
         onChange={(next) => setState({ query: next, bquery: bquery ?? query })}
       />
       <Line

@@ -30,6 +30,7 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
   // Where all of the range differs alike, the error is that of the whole.
   const isWhole = change?.significant === true && change.sinceUnixNs === 0n && change.untilUnixNs === 0n;
   const what = format.rateUnit(unit);
+  const value = (rate: number) => (unit === 'bytes' ? format.bytes(rate) : cores(rate));
   const tone = change?.significant ? (delta < 0 ? 'tone-less' : 'tone-more') : 'soft';
   return (
     <section class="verdict compare-verdict" aria-label="Verdict" aria-live="polite">
@@ -37,17 +38,18 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
         {known ? (
           <>
             <b class={tone}>
-              {signed(delta)} {change && isWhole && <span class="verdict-error">{error(change.error)} </span>}
-              {what}
+              {unit === 'bytes' ? format.signed(delta, unit) : signed(delta)}
+              {change && isWhole && <span class="verdict-error"> {error(change.error)}</span>}
+              {unit === 'bytes' ? '/s' : ` ${what}`}
             </b>
             {relative(delta, rates[0]) !== '' && <span class={tone}> ({relative(delta, rates[0])})</span>}
             <span class="soft">
               {' '}
-              · {cores(rates[0])} → {cores(rates[1])}
+              · {value(rates[0])} → {value(rates[1])}
             </span>
           </>
         ) : (
-          <span class="soft">How many cores a side had is not known.</span>
+          <span class="soft">{format.rateUnknown(unit)}.</span>
         )}
         {change && !isWhole && (
           <span class="verdict-sure">

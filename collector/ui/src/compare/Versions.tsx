@@ -24,6 +24,8 @@ interface Props {
   query: string;
   /** Range of the side B. */
   range: Range;
+  /** Id of the profile type that is compared; absent: CPU of agents. */
+  type: string | undefined;
 }
 
 export function Versions(props: Props) {
@@ -34,12 +36,14 @@ export function Versions(props: Props) {
   );
 }
 
-function Panel({ labels, query, range, close }: Props & { close: () => void }) {
+function Panel({ labels, query, range, type = '', close }: Props & { close: () => void }) {
   const known = versionLabels(labels);
   const [label, setLabel] = useState(known[0] ?? labels[0] ?? '');
   const looked = { from: Math.max(0, Math.min(range.from, range.to - BACK_MS)), to: range.to };
-  const found = useQuery(label === '' ? undefined : `versions ${label}\n${query}\n${looked.to}`, async (signal) =>
-    seenOf(await series({ range: looked, query, filters: [] }, label, signal, VERSIONS_MAX), label),
+  const found = useQuery(
+    label === '' ? undefined : `versions ${label}\n${type}\n${query}\n${looked.to}`,
+    async (signal) =>
+      seenOf(await series({ range: looked, query, filters: [], type }, label, signal, VERSIONS_MAX), label),
   );
   return (
     <div class="versions-panel">

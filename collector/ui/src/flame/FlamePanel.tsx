@@ -35,7 +35,7 @@ export interface FlamePanelProps {
   once?: boolean;
   /** Frame filters stand above it with the rest of the selection. */
   filtersAbove?: boolean;
-  /** What weights are; absent: CPU time. */
+  /** What weights are; absent: what is measured. */
   weighs?: string;
   /** What of the page is of all stacks, whatever the graph leaves out; absent: the chart. */
   untouched?: string;
@@ -45,7 +45,7 @@ export interface FlamePanelProps {
   keys?: readonly (readonly [string, string])[];
   /** How a function did over time, and where: for the panel of a frame. */
   about?: (fn: string) => ComponentChildren;
-  /** Time that a host's data covers, of which CPU time is cores. Unit: nanoseconds. */
+  /** Time that a host's data covers, of which time is a rate, such as cores. Unit: nanoseconds. */
   coveredNs?: number | undefined;
   /** Some frame has a source line, or it was recorded with them. */
   hasLines?: boolean;
@@ -96,7 +96,7 @@ export function FlamePanel(props: FlamePanelProps) {
   return (
     <section class="flame-panel" aria-label="Profile" ref={box}>
       <SearchScope layout={graph.layout}>
-        <Tools diff={graph.request.diff !== undefined} labels={props.labels} weighs={props.weighs ?? 'CPU time'}>
+        <Tools diff={graph.request.diff !== undefined} labels={props.labels} weighs={props.weighs ?? format.measured()}>
           {props.tools}
         </Tools>
         <Narrowed

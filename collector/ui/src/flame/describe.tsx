@@ -19,7 +19,7 @@ export interface Describing {
   compare?: Compare;
   /** Callers stand on what they call: what ends in a frame is not its own. */
   bottomUp?: boolean;
-  /** Time that a host's data covers, of which CPU time is cores. Unit: nanoseconds. */
+  /** Time that a host's data covers, of which time is a rate, such as cores. Unit: nanoseconds. */
   coveredNs?: number | undefined;
 }
 
@@ -121,10 +121,10 @@ function AboutFrame({ node, of }: { node: number; of: Describing }) {
   );
 }
 
-/** In cores, where that is known. */
-function Cores({ value, of }: { value: number; of: Describing }) {
+/** As a rate of time, such as cores, where that is known. */
+function Rate({ value, of }: { value: number; of: Describing }) {
   if (!of.coveredNs || of.samples || of.unit !== 'nanoseconds') return null;
-  return <td>{format.significant(value / of.coveredNs)} cores</td>;
+  return <td>{rateText(value / of.coveredNs, of)}</td>;
 }
 
 /** What a function costs wherever it stands. */
@@ -135,7 +135,7 @@ export function OfFunction({ graph, found, of }: { graph: Graph; found: Neighbou
       <th scope="row">{title}</th>
       <td>{value === undefined ? '…' : amount(value, of)}</td>
       <td>{value === undefined ? '' : format.share(value, whole)}</td>
-      {value !== undefined && <Cores value={value} of={of} />}
+      {value !== undefined && <Rate value={value} of={of} />}
     </tr>
   );
   return (
@@ -165,14 +165,14 @@ export function Numbers({ node, of }: { node: number; of: Describing }) {
             <th scope="row">self</th>
             <td>{amount(own, of)}</td>
             <td>{format.share(own, whole)}</td>
-            <Cores value={own} of={of} />
+            <Rate value={own} of={of} />
           </tr>
         )}
         <tr>
           <th scope="row">total</th>
           <td>{amount(total, of)}</td>
           <td>{format.share(total, whole)}</td>
-          <Cores value={total} of={of} />
+          <Rate value={total} of={of} />
           <td class="soft">
             {node > 0 ? `${format.share(total, parent)} of ${of.bottomUp ? 'what it calls' : 'its caller'}` : ''}
           </td>

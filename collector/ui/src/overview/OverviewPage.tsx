@@ -10,7 +10,7 @@ import { Answer, Empty, Icon, Module, Name, TroubleBox, say } from '../app/parts
 import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { KeepIn } from '../incidents/KeepIn';
-import { hosts, overview, series } from '../query/client';
+import { hosts, overview, profileTypes, series } from '../query/client';
 import { type Query, useQuery } from '../query/useQuery';
 import type { State } from '../state/address';
 import { addressOf, setState, useSelectionState } from '../state/store';
@@ -121,6 +121,28 @@ export function OverviewPage(props: PageProps) {
   );
 }
 
+/** Most profile types that are named where agents sent nothing. */
+const TYPES_NAMED = 8;
+
+/** Leads to what others sent, which an overview is not of. */
+function OtherSenders({ range }: { range: Range }) {
+  const found = useQuery(`types\n${range.from}\n${range.to}`, (signal) => profileTypes(range, signal));
+  const types = found.data ?? [];
+  if (!types.length) return null;
+  return (
+    <p>
+      This overview is of CPU that agents measured. Other senders have profiles in this range:{' '}
+      {types.slice(0, TYPES_NAMED).map((type, at) => (
+        <>
+          {at > 0 && ', '}
+          <Link to={{ view: 'profile', type, query: '', filters: [] }}>{format.typeWords(type)}</Link>
+        </>
+      ))}
+      {types.length > TYPES_NAMED && ', …'}
+    </p>
+  );
+}
+
 /** What an overview is of. */
 interface Of {
   query: string;
@@ -148,6 +170,7 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
     return (
       <Empty title="No data for this selection in this range.">
         <p class="soft">Choose a longer range, or remove filters.</p>
+        <OtherSenders range={of.range} />
       </Empty>
     );
   }

@@ -14,6 +14,8 @@ const DEBOUNCE_MS = 120;
 interface Props {
   value: string;
   range: Range | undefined;
+  /** Id of the profile type whose labels are completed; absent: those of agents. */
+  type?: string | undefined;
   label: string;
   onChange: (value: string) => void;
   /** Told of every key, of what is not valid too. */
@@ -79,7 +81,7 @@ export function SelectorInput(props: Props) {
 }
 
 /** What is written in the field, and what its events do. */
-function useField({ value, range, onChange, onText, beside = '', extra = NONE, onLeave }: Props) {
+function useField({ value, range, type = '', onChange, onText, beside = '', extra = NONE, onLeave }: Props) {
   const [text, setText] = useState(value);
   const [place, setPlace] = useState<Place>();
   const [active, setActive] = useState(-1);
@@ -90,7 +92,7 @@ function useField({ value, range, onChange, onText, beside = '', extra = NONE, o
     input.current?.focus();
     input.current?.select();
   }, []);
-  const suggestions = useSuggestions(text, place, range, { beside, extra });
+  const suggestions = useSuggestions(text, place, range, { type, beside, extra });
   const wrong = problem(text);
   const open = place !== undefined && suggestions.length > 0;
 
@@ -229,8 +231,9 @@ function useSuggestions(text: string, place: Place | undefined, range: Range | u
   return found.key === key ? found.values : [];
 }
 
-/** What else is selected, and labels that the collector does not know. */
+/** The profile type, what else is selected, and labels that the collector does not know. */
 interface Around {
+  type: string;
   beside: string;
   extra: readonly string[];
 }
@@ -242,12 +245,12 @@ async function suggest(
   text: string,
   place: Place,
   range: Range,
-  { beside, extra }: Around,
+  { type, beside, extra }: Around,
   signal: AbortSignal,
 ): Promise<Suggestion[]> {
   if (place.kind === 'operator') return operators(place.prefix);
   if (place.kind === 'label') {
-    const names = [...(await labelNames(range, signal)), ...extra];
+    const names = [...(await labelNames(range, signal, type)), ...extra];
     const matching = names.filter((name) => name.startsWith(place.prefix));
     const isWhole = matching.includes(place.prefix);
     const longer = matching
@@ -260,7 +263,7 @@ async function suggest(
   const prefix =
     place.op === '=~' || place.op === '!~' ? (/^[^\\.^$*+?()[\]{}|]*/.exec(place.prefix)?.[0] ?? '') : place.prefix;
   const rest = [beside, others(text, place)].filter((one) => one !== '').join(', ');
-  const answer = await labelValues(range, rest, place.label, prefix, signal);
+  const answer = await labelValues({ range, query: rest, type }, place.label, prefix, signal);
   if (answer.values.length === 1 && answer.values[0] === place.prefix) return [];
   return answer.values.map((value) => ({ kind: 'value', text: value }));
 }

@@ -172,14 +172,12 @@ export async function labelNames(range: Range, signal: AbortSignal, profileType 
 
 /** Values of a label among what the other matchers select. */
 export function labelValues(
-  range: Range,
-  query: string,
+  of: Omit<Selection, 'filters'>,
   name: string,
   prefix: string,
   signal: AbortSignal,
   limit = 50,
 ): Promise<LabelValuesResponse> {
-  return worded(
-    client.labelValues({ selection: { range: timeRangeOf(range), selector: query }, name, prefix, limit }, { signal }),
-  );
+  const selection = messageOf({ ...of, filters: [] });
+  return worded(client.labelValues({ selection, name, prefix, limit }, { signal }));
 }

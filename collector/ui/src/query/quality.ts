@@ -64,8 +64,10 @@ export function notesOf(quality: DataQuality): Note[] {
   const [hosts, alive] = [Number(quality.hosts), Number(quality.hostsAlive)];
   const notes: Note[] = [
     {
-      text: `${format.count(hosts)}/${format.count(alive)} hosts`,
-      title: `Hosts that sent data, of all hosts online in this range; ${format.plural(Number(quality.windows), 'window')}`,
+      text: format.ofSenders()
+        ? `${format.count(hosts)} series`
+        : `${format.count(hosts)}/${format.count(alive)} hosts`,
+      title: `${format.ofSenders() ? 'Series of other senders' : 'Hosts that sent data, of all hosts online in this range'}; ${format.plural(Number(quality.windows), 'window')}`,
       warn: hosts < alive,
     },
     {

@@ -54,7 +54,7 @@ export function DiffTable({ changes, by, rates, unit }: Props) {
     : Math.max(before.hostParts, after.hostParts) >= 2
       ? OTHER_HOSTS
       : ONE_HOST;
-  const shown = (value: number) => (inCores ? format.significant(value) : format.percent(value));
+  const shown = (value: number) => (inCores ? format.rateValue(value, unit) : format.percent(value));
   return (
     <section class="top" aria-label="Table of changes">
       <Notes changes={changes} />
@@ -64,7 +64,7 @@ export function DiffTable({ changes, by, rates, unit }: Props) {
         inCores={inCores}
         unit={unit}
         sure={sure}
-        what="self time"
+        what={self()}
         error={`${sure ? `${SPREAD} ${hosts}` : SAMPLING}${inCores ? ' It is that of the share; how much the load as a whole varies is not in it.' : ''}`}
         rate={sure ? 'At most one in twenty marked rows is chance.' : ''}
         leftOut={changes.leftOut}
@@ -236,7 +236,16 @@ function ShownTable(props: TableProps) {
 }
 
 /** An error with two digits; what is next to nothing is not written out. */
-const errorText = (error: number) => (error > 0 && error < 0.001 ? '<0.001' : format.significant(error, 2));
+function errorText(error: number, inCores: boolean, unit: string): string {
+  if (inCores && unit === 'bytes') return format.bytes(error);
+  const shown = error * (inCores ? 1 : 100);
+  return shown > 0 && shown < 0.001 ? '<0.001' : format.significant(shown, 2);
+}
+
+/** What functions have without what they call. */
+const self = () => (format.measure() === 'CPU' ? 'self time' : `self ${format.measure()}`);
+
+const capital = (text: string) => text.charAt(0).toUpperCase() + text.slice(1);
 
 /** Signs of a change, for those who do not tell red from blue: one per doubling of its size. */
 function arrows(change: number, largest: number): string {
@@ -247,9 +256,9 @@ function arrows(change: number, largest: number): string {
 function columns(props: TableProps): ColumnOf<Shown>[] {
   const { by, inCores, sure, unit, what } = props;
   const isFunction = by === 'function';
-  const cpu = unit === 'nanoseconds';
-  const of = inCores ? `${cpu ? 'Cores' : 'Events a second'} of ${what}` : `Share of ${what}`;
-  const shown = (value: number) => (inCores ? format.significant(value) : format.percent(value));
+  const rate = format.rateUnit(unit);
+  const of = inCores ? `${capital(rate)} of ${what}` : `Share of ${what}`;
+  const shown = (value: number) => (inCores ? format.rateValue(value, unit) : format.percent(value));
   const largest = props.rows.reduce((most, row) => Math.max(most, Math.abs(row.change)), 0);
   const choose = (name: string) => setState({ search: `^${escapeRegex(name)}$`, regex: true });
   const since = props.rows.some((row) => row.since !== undefined);
@@ -272,16 +281,14 @@ function columns(props: TableProps): ColumnOf<Shown>[] {
     },
     {
       key: 'change',
-      title: inCores ? (cpu ? 'Change, cores' : 'Change a second') : 'Change',
+      title: inCores ? `Change, ${rate}` : 'Change',
       hint: `Change and its 95 % error${inCores ? '' : ', in percentage points'}. ${props.error}`,
       number: true,
       by: (row) => Math.abs(row.change),
       cell: (row) => (
         <span class={row.significant ? (row.change > 0 ? 'more-than' : 'less-than') : 'soft'}>
-          {inCores ? format.signed(row.change) : format.points(row.change)}{' '}
-          {row.error !== undefined && (
-            <small class="soft">± {errorText(error95(row.error) * (inCores ? 1 : 100))}</small>
-          )}
+          {inCores ? format.signed(row.change, unit) : format.points(row.change)}{' '}
+          {row.error !== undefined && <small class="soft">± {errorText(error95(row.error), inCores, unit)}</small>}
         </span>
       ),
     },

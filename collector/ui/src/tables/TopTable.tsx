@@ -147,7 +147,8 @@ function Functions(props: Props) {
       />
       {props.pruned > 0 && (
         <p class="more">
-          {format.percent(props.pruned)} of CPU time sits in frames too small to draw; it is counted in their callers.{' '}
+          {format.percent(props.pruned)} of {format.measured()} sits in frames too small to draw; it is counted in their
+          callers.{' '}
           <button type="button" class="plain link" onClick={() => setState({ rows: 'exact' })}>
             Show exact totals
           </button>
@@ -345,7 +346,7 @@ function Rows(
   const kept = useKept(ordered, filter);
   return (
     <SortedTable
-      caption={`CPU by ${of}`}
+      caption={`${format.measure()} by ${of}`}
       columns={columns}
       rows={kept}
       sort={sort || 'own'}

@@ -1,5 +1,7 @@
 // Numbers, times and sizes as people read them. Nothing here knows where they come from.
 
+import { printable } from './printable';
+
 const NS_PER_S = 1e9;
 
 /** An integer with separators of thousands. */
@@ -11,7 +13,8 @@ export function count(value: number): string {
 export function significant(value: number, digits = 3): string {
   if (!Number.isFinite(value)) return '–';
   const size = Math.abs(value);
-  if (size === 0) return '0';
+  // Less than six decimals tell is nothing.
+  if (size < 5e-7) return '0';
   if (size >= 10 ** digits) return Math.round(value).toLocaleString('en');
   const places = Math.max(0, Math.min(6, digits - 1 - Math.floor(Math.log10(size))));
   return value.toFixed(places);
@@ -34,9 +37,10 @@ export function percent(fraction: number): string {
   return `${value < 0 ? '−' : ''}${text === '100.0' && size < 100 ? '99.9' : text} %`;
 }
 
-/** A change with its sign: `+1.25`. */
-export function signed(value: number): string {
-  return `${value < 0 ? '−' : '+'}${significant(Math.abs(value))}`;
+/** A change of a rate with its sign, whose unit stands elsewhere: `+1.25`, `+3.66 MiB`. */
+export function signed(value: number, unit: string): string {
+  const size = rateValue(Math.abs(value), unit);
+  return `${size === '0' ? '±' : value < 0 ? '−' : '+'}${size}`;
 }
 
 /** A change of a share in percentage points: `+1.2 pp`. */
@@ -168,13 +172,38 @@ export function plural(value: number, one: string, many = `${one}s`): string {
 /** What time within a second is called: cores, unless it is no CPU time. */
 let timeRate = 'cores';
 
+/** What is measured. */
+let what = 'CPU';
+
+/** Other senders have series where agents have hosts. */
+let isOfSenders = false;
+
 /**
- * Names rates of time from now on for a profile type, by what it counts; the empty one is of
- * agents.
+ * Names what is measured, and rates of time, from now on for a profile type, by what it counts; the
+ * empty one is of agents.
  */
-export function nameTime(type: string): void {
-  timeRate = type === '' || type.split(':')[1] === 'cpu' ? 'cores' : 's/s';
+export function nameType(type: string): void {
+  isOfSenders = type !== '';
+  const counted = type.split(':')[1] ?? '';
+  const isCpu = type === '' || counted === 'cpu';
+  timeRate = isCpu ? 'cores' : 's/s';
+  what = isCpu ? 'CPU' : printable(counted).slice(0, 40);
 }
+
+/** A profile type: its sample type, and the name and the unit of the profile that it is of. */
+export function typeWords(id: string): string {
+  const [name, sample, unit] = id.split(':');
+  return printable(`${sample} (${name}, ${unit})`).slice(0, 80);
+}
+
+/** What is measured: `CPU`, or what a profile type counts, such as `inuse_space`. */
+export const measure = () => what;
+
+/** Whether it was sent by others than agents. */
+export const ofSenders = () => isOfSenders;
+
+/** The same as what weights are: `CPU time`, `inuse_space`. */
+export const measured = () => (what === 'CPU' ? 'CPU time' : what);
 
 /** What rates of a unit are called: `cores`, `cycles/s`. */
 export function rateUnit(unit: string): string {
@@ -184,4 +213,14 @@ export function rateUnit(unit: string): string {
 /** A rate with its unit: `1.25 cores`, `3.66 MiB/s`. */
 export function rate(value: number, unit: string): string {
   return unit === 'bytes' ? `${bytes(value)}/s` : `${significant(value)} ${rateUnit(unit)}`;
+}
+
+/** A rate where its unit stands elsewhere: `1.25`, `3.66 MiB`. */
+export function rateValue(value: number, unit: string): string {
+  return unit === 'bytes' ? bytes(value) : significant(value);
+}
+
+/** A rate that is not known, as the start of a sentence. */
+export function rateUnknown(unit: string): string {
+  return rateUnit(unit) === 'cores' ? 'How many cores a side had is not known' : 'The rate of a side is not known';
 }

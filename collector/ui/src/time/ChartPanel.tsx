@@ -58,7 +58,7 @@ export function ChartPanel(props: Props) {
     events(drawn, signal),
   ).data;
   const flags = useMemo(() => (happened ? happenings(happened) : []), [happened]);
-  if (!chart.lines.length) return <p class="soft">This selection has no CPU time.</p>;
+  if (!chart.lines.length) return <p class="soft">This selection has no {format.measured()}.</p>;
   const lacks = missing(chart, (props.range.to - props.range.from) * 1e6);
   return (
     <div class="chart">
@@ -88,7 +88,7 @@ export function ChartPanel(props: Props) {
             {shown(text, 200)}
           </p>
         ))}
-        {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={format.rateUnit(chart.unit)} />}
+        {was && <BaselineNote query={before} ghost={ghost} words={was.words} unit={chart.unit} />}
       </div>
     </div>
   );
@@ -104,7 +104,7 @@ function BaselineNote(props: { query: Query<unknown>; ghost: Ghost | undefined; 
         ? `not known: ${query.trouble.title}`
         : ghost
           ? Number.isFinite(ghost.mean)
-            ? `${format.significant(ghost.mean)} ${props.unit}`
+            ? format.rate(ghost.mean, props.unit)
             : 'no data'
           : '…'}
     </p>
@@ -156,7 +156,7 @@ function Drawing(props: DrawingProps) {
         class="plot"
         ref={box}
         role="img"
-        aria-label={`CPU over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
+        aria-label={`${format.measure()} over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
         title={under ? undefined : props.brushHint}
         data-lines={lines.length}
         data-gaps={gaps.length}
@@ -183,9 +183,9 @@ function Drawing(props: DrawingProps) {
 }
 
 /** The mean of a line in the baseline. What is too light there to have its own line is unknown. */
-function before(ghost: Ghost, line: Line): string {
+function before(ghost: Ghost, line: Line, unit: string): string {
   const mean = ghost.means.get(idOf(line));
-  if (mean !== undefined) return format.significant(mean);
+  if (mean !== undefined) return format.rateValue(mean, unit);
   return ghost.means.has(REST_ID) || !Number.isFinite(ghost.mean) ? '–' : '0';
 }
 
@@ -220,7 +220,8 @@ function Under(props: {
       </div>
       {rows.slice(0, UNDER_MAX).map(({ line, rate }) => (
         <div class="tip-row" key={idOf(line)}>
-          <Swatch line={line} /> <LineName line={line} restLines={chart.restLines} /> <b>{format.significant(rate)}</b>
+          <Swatch line={line} /> <LineName line={line} restLines={chart.restLines} />{' '}
+          <b>{format.rateValue(rate, chart.unit)}</b>
         </div>
       ))}
       {rows.length > UNDER_MAX && <div class="soft">and {rows.length - UNDER_MAX} more</div>}
@@ -233,7 +234,8 @@ function Under(props: {
       )}
       {props.was !== undefined && (
         <div class="tip-row sum soft">
-          <span>{props.words}</span> <span>{Number.isNaN(props.was) ? 'no data' : format.significant(props.was)}</span>
+          <span>{props.words}</span>{' '}
+          <span>{Number.isNaN(props.was) ? 'no data' : format.rateValue(props.was, chart.unit)}</span>
         </div>
       )}
       {chart.states[step] === 'lost' && (
@@ -348,8 +350,8 @@ function Legend({ chart, by, hidden, ghost, words }: LegendProps) {
                   {by === '' ? <span class="name">all</span> : <LineName line={line} restLines={chart.restLines} />}
                 </button>
               </td>
-              <td class="number">{format.significant(line.mean)}</td>
-              {words !== '' && <td class="number soft">{ghost ? before(ghost, line) : ''}</td>}
+              <td class="number">{format.rateValue(line.mean, chart.unit)}</td>
+              {words !== '' && <td class="number soft">{ghost ? before(ghost, line, chart.unit) : ''}</td>}
               <td class="number soft">{format.share(line.total, chart.total)}</td>
               <td>
                 {!line.rest && by !== '' && (

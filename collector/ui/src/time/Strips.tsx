@@ -120,7 +120,7 @@ function One({ strip, axis, most, now, under, onUnder }: OneProps) {
           viewBox={`0 0 ${length / 1000} ${HIGH}`}
           preserveAspectRatio="none"
           role="img"
-          aria-label={`${strip.name}: CPU over time, ${format.span(range.from, range.to)}`}
+          aria-label={`${strip.name}: ${format.measure()} over time, ${format.span(range.from, range.to)}`}
           focusable="false"
         >
           {chart && <path class="strip-area" d={area(chart, x, most)} />}

@@ -53,6 +53,8 @@ export interface Asked {
   /** The kernel's accounts have the labels of the matchers; only in the scenario `accounts`. */
   accountable: boolean;
   scenario: string;
+  /** Of CPU time, or of the profile type of other senders that was asked for. */
+  unit: string;
   drop: RegExp[];
   keep: RegExp[];
 }
@@ -110,6 +112,7 @@ export function asked(selection: Selection | undefined): Asked {
     ofHosts: others.every((one) => isHosts(one.label)),
     accountable: scenario === 'accounts' && !others.some((one) => SAMPLE_LABELS.includes(one.label)),
     scenario,
+    unit: selection?.profileType.split(':')[2] || 'nanoseconds',
     entities: scenario === 'empty' ? [] : FLEET.filter(holds),
     keep: filters(1),
     drop: filters(2),
@@ -172,7 +175,7 @@ export function quality(of: Asked, weight: number, more: { prunedWeight?: bigint
     },
     totalCount: BigInt(taken),
     totalWeight: BigInt(Math.round(weight)),
-    unit: 'nanoseconds',
+    unit: of.unit,
     ...more,
   });
 }
@@ -396,7 +399,7 @@ export function* profile(of: Asked, groupBy: readonly string[]): Generator<Profi
   });
   yield create(ProfileResponseSchema, {
     chunk: {
-      info: { unit: 'nanoseconds', event: 'cpu-clock', period: BigInt(Math.round(PERIOD_NS)) },
+      info: { unit: of.unit, event: 'cpu-clock', period: BigInt(Math.round(PERIOD_NS)) },
       ...table.wire(),
     },
   });
@@ -809,9 +812,12 @@ export function status(startedMs: number, skewMs: number, blind: ReadonlyMap<str
 
 /** Values of a label among what is selected. */
 export function labelValues(of: Asked, name: string): string[] {
+  if (of.unit !== 'nanoseconds' && name === 'service_name') return ['cart', 'shop'];
   return [...new Set(of.entities.map((entity) => entity.labels[name]).filter((value) => value !== undefined))].sort();
 }
 
-export function labelNames(): string[] {
+/** Labels of agents, or of other senders. */
+export function labelNames(of: Asked): string[] {
+  if (of.unit !== 'nanoseconds') return ['host', 'sender', 'service_name'];
   return [...new Set(FLEET.flatMap((entity) => Object.keys(entity.labels)))].sort();
 }

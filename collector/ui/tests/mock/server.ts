@@ -40,6 +40,8 @@ export interface Mock {
   cancelled: Map<string, number>;
   /** Hosts without usable samples, and since when. Unit: milliseconds. */
   blind: Map<string, number>;
+  /** Profile types of other senders. */
+  types: string[];
   /** By how much its clock is ahead. Unit: milliseconds. */
   skewMs: number;
   captures: FakeCaptures;
@@ -69,6 +71,7 @@ export async function startMock(dist: string, port = 0): Promise<Mock> {
     calls: new Map(),
     cancelled: new Map(),
     blind: new Map(),
+    types: [],
     skewMs: 0,
     captures: { requests: [], left: 0, unknown: false, runs: [] },
     events: { pins: [], annotations: [], asked: [], broken: false },
@@ -127,10 +130,9 @@ function service(router: ConnectRouter, mock: Mock, started: number): void {
     return of;
   };
   router.service(QueryService, {
-    profileTypes: () => ({ ids: [] }),
+    profileTypes: () => ({ ids: mock.types }),
     async labelNames(request, context) {
-      await begin('labelNames', request.selection, context.signal);
-      return { names: answers.labelNames() };
+      return { names: answers.labelNames(await begin('labelNames', request.selection, context.signal)) };
     },
     async labelValues(request, context) {
       const of = await begin('labelValues', request.selection, context.signal);

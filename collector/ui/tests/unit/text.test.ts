@@ -53,16 +53,28 @@ test('sizes, counts and times', () => {
   expect(format.rate(3_835_927, 'bytes')).toBe('3.66 MiB/s');
   expect(format.rate(0.5, 'bytes')).toBe('0.500 B/s');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
-  format.nameTime('wall:wall:nanoseconds:wall:nanoseconds');
+  format.nameType('wall:wall:nanoseconds:wall:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
-  format.nameTime('sent_cpu:idle_cpu_wait:nanoseconds::');
+  format.nameType('sent_cpu:idle_cpu_wait:nanoseconds::');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 s/s');
-  format.nameTime('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
+  format.nameType('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   expect(format.compact(1_234_567)).toBe('1.23 M');
+  expect(format.signed(0.25, 'nanoseconds')).toBe('+0.250');
+  expect(format.signed(-1e-9, 'nanoseconds')).toBe('±0');
+  expect(format.signed(-3_835_927, 'bytes')).toBe('−3.66 MiB');
   expect(format.points(0.0123)).toBe('+1.23 pp');
   expect(format.plural(1, 'host')).toBe('1 host');
   expect(format.plural(2000, 'host')).toBe('2,000 hosts');
   expect(format.ago(1000, 64_000)).toBe('1 min 03 s ago');
   expect(format.weight(5e9, 'cycles')).toBe('5.00 G cycles');
+});
+
+test('what is measured follows the profile type', () => {
+  format.nameType('memory:inuse_space:bytes:space:bytes');
+  expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['inuse_space', 'inuse_space', true]);
+  format.nameType('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
+  expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['CPU', 'CPU time', true]);
+  format.nameType('');
+  expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['CPU', 'CPU time', false]);
 });

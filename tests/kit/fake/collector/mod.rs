@@ -197,7 +197,7 @@ impl Fake {
             coverage: Some(profile.info.coverage.into()),
             total_count: total.count,
             total_weight: total.weight,
-            unit: "nanoseconds".into(),
+            unit: profile.info.unit.clone(),
             pruned_weight: total.weight / 200,
             damaged: match self.behaviour.damaged {
                 true => vec!["2026-11-20\x1b[2J".into(), "2026-11-19".into()],
@@ -215,12 +215,18 @@ impl Fake {
         group_by: &[String],
     ) -> Result<Profile, Status> {
         let selection = selection.clone().unwrap_or_default();
-        select(
+        let mut profile = select(
             &everything(self.behaviour.empty),
             &selection.matchers,
             &selection.frame_filters,
             group_by,
-        )
+        )?;
+        let mut parts = selection.profile_type.split(':').skip(1);
+        if let (Some(counted), Some(unit)) = (parts.next(), parts.next()) {
+            profile.info.event = counted.to_owned();
+            profile.info.unit = unit.to_owned();
+        }
+        Ok(profile)
     }
 }
 
@@ -231,7 +237,12 @@ fn shown(selection: &Option<Selection>) -> String {
     let matchers = matchers.map(|m| format!("{} {:?} {}", m.label, m.op(), m.value));
     let filters = selection.frame_filters.iter();
     let filters = filters.map(|f| format!("{:?} {}", f.op(), f.regex));
-    matchers.chain(filters).collect::<Vec<_>>().join(", ")
+    let of_type = Some(selection.profile_type.clone()).filter(|id| !id.is_empty());
+    matchers
+        .chain(filters)
+        .chain(of_type)
+        .collect::<Vec<_>>()
+        .join(", ")
 }
 
 fn host(id: &str, name: &str, age_s: i64) -> Host {
@@ -371,6 +382,8 @@ impl QueryService for Fake {
         );
         self.admit("series", details).await?;
         let step_ns = request.step_ns.max(10 * S as u64);
+        let selection = request.selection.as_ref();
+        let of_agents = selection.is_none_or(|of| of.profile_type.is_empty());
         let line = |host: &str, cores: [u64; 4]| SeriesLine {
             labels: match request.group_by.first() {
                 Some(label) => [(label.clone(), host.to_owned())].into(),
@@ -397,10 +410,10 @@ impl QueryService for Fake {
             start_unix_ns: NOW_NS - 4 * step_ns as i64,
             step_ns,
             lines,
-            quality: self.quality_of_answer(&everything(self.behaviour.empty)),
+            quality: self.quality_of_answer(&self.selected(&request.selection, &[])?),
             rest_lines: 0,
             steps: vec![step(2, 0), step(2, 50), step(0, 0), step(2, 0)],
-            accounted: request.accounted,
+            accounted: request.accounted && of_agents,
         }))
     }
 
