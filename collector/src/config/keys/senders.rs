@@ -49,8 +49,9 @@ pub(super) const KEYS: &[Key<Config>] = &[
         kind: Kind::Int(1, 1 << 20),
         unit: "MiB",
         reload: Reload::Restart,
-        doc: "What one sender may send in a minute, unpacked. Beyond it requests are refused with \
-            the time after which to try again. A sender is a token; all on this machine are one.",
+        doc: "What one sender may send in a minute; requests count unpacked, files of pprof in them \
+            as they are. Beyond it requests are refused with the time after which to try again. A \
+            sender is a token; all on this machine are one.",
         get: |c| Value::Int(c.senders.sender_mib_per_minute.into()),
         put: |c, v| put_int(&mut c.senders.sender_mib_per_minute, &v),
     },
