@@ -5,8 +5,8 @@
 
 use super::super::Refusal;
 use super::layout::{Damaged, Sizes, taken};
-use super::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
 use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
+use crate::otlp::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};
