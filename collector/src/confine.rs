@@ -143,6 +143,10 @@ fn files<'a>(config: &'a Config, file: Option<&'a Path>) -> Vec<&'a Path> {
         &config.auth.oidc.ca_file,
         &config.archive.credentials_file,
         &config.archive.ca_file,
+        &config.export.otlp.headers_file,
+        &config.export.otlp.ca_file,
+        &config.export.otlp.cert_file,
+        &config.export.otlp.key_file,
     ];
     let named = named.into_iter().flatten();
     let named = named.chain(&config.identity.outside.ca_files);
@@ -162,6 +166,7 @@ fn urls(config: &Config) -> Vec<String> {
     }
     urls.extend(config.auth.oidc.issuer.clone());
     urls.extend(config.archive.urls());
+    urls.extend(config.export.otlp.url.clone());
     urls.extend(alerts::addresses(&config.receivers));
     urls
 }
@@ -268,6 +273,8 @@ mod tests {
         );
         config.auth.oidc.issuer = Some("https://login.example:9443/realm".to_owned());
         assert!(reach(&config, None).ports.contains(&9443));
+        config.export.otlp.url = Some("https://otel.example:4317".to_owned());
+        assert!(reach(&config, None).ports.contains(&4317));
         let receiver = |port: u16| crate::config::Receiver {
             name: "chat".to_owned(),
             format: "slack".to_owned(),

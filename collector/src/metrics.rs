@@ -94,6 +94,7 @@ counted! {
         "diff" ask_diff [CALL_SECONDS],
         "overview" ask_overview [CALL_SECONDS],
         "alert" ask_alert [CALL_SECONDS],
+        "export" ask_export [CALL_SECONDS],
         "series" ask_series [CALL_SECONDS],
         "top" ask_top [CALL_SECONDS],
         "labels" ask_labels [CALL_SECONDS],
@@ -258,6 +259,37 @@ counted! {
     /// Labels of other senders that were dropped: their name is reserved or cannot be used, or
     /// there were too many.
     Counter fleetprof_collector_sent_labels_dropped_total = sent_labels_dropped;
+    /// 1 while the receiver of exported profiles cannot be reached or refuses them, or the store does
+    /// not answer.
+    Gauge fleetprof_collector_otlp_export_failing = export_failing;
+    /// Slices of hosts, of ten seconds each, that are stored and not exported yet.
+    Gauge fleetprof_collector_otlp_export_waiting_slices = export_waiting;
+    /// Slices of hosts that are done with, by outcome: sent; without a selected sample; refused by
+    /// the receiver; too large for a request; older than export.otlp.backlog_hours, or too many; no
+    /// longer stored at full resolution; of more hosts than are remembered.
+    Counter fleetprof_collector_otlp_export_slices_total{outcome} =
+        "sent" export_sent,
+        "empty" export_empty,
+        "refused" export_refused,
+        "too_large" export_too_large,
+        "too_old" export_too_old,
+        "coarse" export_coarse,
+        "no_room" export_no_room;
+    /// Requests with exported profiles, by outcome. Failed ones are repeated.
+    Counter fleetprof_collector_otlp_export_requests_total{outcome} =
+        "ok" export_requests,
+        "failed" export_requests_failed,
+        "refused" export_requests_refused;
+    /// Exported profiles by outcome: taken; rejected from a request that was taken; in a request
+    /// that was refused.
+    Counter fleetprof_collector_otlp_export_profiles_total{outcome} =
+        "sent" export_profiles,
+        "rejected" export_profiles_rejected,
+        "refused" export_profiles_refused;
+    /// Bytes of requests with exported profiles before they are packed, repeats included.
+    Counter fleetprof_collector_otlp_export_bytes_total = export_bytes;
+    /// Failed writes of what was exported; after a crash it is sent again.
+    Counter fleetprof_collector_otlp_export_state_failed_total = export_state_failed;
     /// 1 while the symbol database cannot be opened, so functions without a name from their agent
     /// stay unnamed.
     Gauge fleetprof_collector_symbols_unavailable = symbols_unavailable;

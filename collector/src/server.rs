@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::grpc::{self, GrpcError};
 use crate::identity::{FleetAdmin, IdentityError};
 use crate::incidents::Sources;
-use crate::ingest::{Hosts, Ingest, StorePanicked, stopped};
+use crate::ingest::{Hosts, Ingest, StorePanicked, Watch, Watchers, stopped};
 use crate::listen::ListenError;
 use crate::metrics::Metrics;
 use crate::pyroscope::Pyroscope;
@@ -142,7 +142,12 @@ pub async fn serve_confined(
     }
     let annotations = parts::annotations(config, (&clock, &audit), &metrics, &ending);
     annotations.ready().await;
-    ingest.watched_by(Arc::new(annotations.clone()));
+    let export = parts::export(config, &queries, &clock, &metrics, &ending);
+    let mut watches: Vec<Arc<dyn Watch>> = vec![Arc::new(annotations.clone())];
+    if let Some(export) = &export {
+        watches.push(Arc::new(export.clone()));
+    }
+    ingest.watched_by(Arc::new(Watchers(watches)));
     let page = pages::address(config, &addresses);
     let asked_by = (&queries, page.url.clone());
     let alerts = parts::alerts(config, asked_by, &clock, &metrics, &ending);
@@ -163,6 +168,9 @@ pub async fn serve_confined(
     housekeeping.spawn(alerts.clone().keep());
     housekeeping.spawn(measures.clone().keep());
     housekeeping.spawn(incidents.clone().keep());
+    if let Some(export) = &export {
+        housekeeping.spawn(export.clone().keep());
+    }
     let mut notifying = tokio::spawn(alerts.clone().deliver());
     housekeeping.spawn(pins.clone().keep_bounds());
     housekeeping.spawn(control.clone().keep_bounds());
@@ -282,6 +290,9 @@ pub async fn serve_confined(
         let closed = close(&store, &hosts);
         symbols.close();
         annotations.close();
+        if let Some(export) = export {
+            export.close();
+        }
         if let Some(people) = people {
             people.sum_all();
             if let Err(error) = people.keep_used() {

@@ -5,6 +5,7 @@
 mod archive;
 mod clickhouse;
 mod data;
+mod export;
 mod general;
 mod hosts;
 mod kept;
@@ -105,6 +106,16 @@ pub(super) const SECTIONS: &[(&str, &str)] = &[
          their own, the name of the other with _senders).",
     ),
     (
+        "export",
+        "Who gets the profiles of agents besides those who ask.",
+    ),
+    (
+        "export.otlp",
+        "A receiver of OTLP profiles 1.10: an OpenTelemetry Collector, Pyroscope or another \
+         collector. Profiles of other senders are not exported. Of several collectors on one store, \
+         each exports what its agents send.",
+    ),
+    (
         "archive",
         "A bucket of S3, or of a server that speaks its protocol, for the embedded store: it gets \
          partitions an hour after they ended, keeps them longer than the disk, and a new \
@@ -139,6 +150,7 @@ const PARTS: &[&[Key<Config>]] = &[
     data::KEYS,
     kept::KEYS,
     senders::KEYS,
+    export::KEYS,
     archive::KEYS,
     clickhouse::KEYS,
     LAST,

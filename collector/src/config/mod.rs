@@ -5,6 +5,7 @@ pub mod alert_rule;
 pub mod alerts;
 mod archive;
 mod auth;
+mod export;
 mod keys;
 pub mod measures;
 pub mod outside;
@@ -16,6 +17,7 @@ pub use archive::Archive;
 pub use auth::{Auth, OidcAuth, OidcRule};
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{ConfigError, Configuration, Conflict, Diff, Key, Place, Value, sample_yaml};
+pub use export::{Export, OtlpExport, OtlpProtocol, OtlpTarget};
 pub use keys::KEYS;
 pub use measures::{Measure, MeasureEntry};
 pub use sections::{
@@ -79,6 +81,8 @@ pub struct Config {
     pub symbols: Symbols,
     /// Profiles of others than agents.
     pub senders: Senders,
+    /// Who gets the profiles of agents.
+    pub export: Export,
     /// The bucket that keeps the partitions of the embedded store.
     pub archive: Archive,
     /// The ClickHouse to use with `store: clickhouse`.
@@ -218,6 +222,9 @@ impl Configuration for Config {
             conflict(key, message);
         }
         for (key, message) in self.settle_alerts() {
+            conflict(key, message);
+        }
+        for (key, message) in self.export.otlp.settle() {
             conflict(key, message);
         }
         for message in self.settle_measures() {

@@ -2,7 +2,7 @@
 //!
 //! Meaning, unit and range of each field stand in [`KEYS`](super::KEYS).
 
-use super::{Alerting, Archive, Auth, Config, Log, external};
+use super::{Alerting, Archive, Auth, Config, Export, Log, external};
 use profile::fleet::COLLECTOR_PORT;
 use serde::{Serialize, Serializer};
 use std::net::{IpAddr, SocketAddr};
@@ -439,6 +439,7 @@ impl Default for Config {
                 sender_mib_per_minute: 600,
                 sender_series_max: 5000,
             },
+            export: Export::default(),
             archive: Archive::default(),
             clickhouse: ClickHouse {
                 urls: vec!["http://127.0.0.1:8123".to_owned()],

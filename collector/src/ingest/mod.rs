@@ -62,6 +62,23 @@ pub trait Watch: Send + Sync {
     fn stored(&self, window: &NewWindow);
 }
 
+/// Several of them.
+pub struct Watchers(pub Vec<Arc<dyn Watch>>);
+
+impl Watch for Watchers {
+    fn host(&self, host: &HostKey, facts: &HostFacts, programs: &[Program]) {
+        for watch in &self.0 {
+            watch.host(host, facts, programs);
+        }
+    }
+
+    fn stored(&self, window: &NewWindow) {
+        for watch in &self.0 {
+            watch.stored(window);
+        }
+    }
+}
+
 /// Answers agents; clones share everything.
 #[derive(Clone)]
 pub struct Ingest {

@@ -42,7 +42,7 @@ use metrics::{Family, Format, Histogram, encode};
 use profile::{Profile, Query, key};
 use proto::{agent, collector as wire};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 use tokio::sync::Semaphore;
 use tonic::Status;
@@ -112,6 +112,10 @@ struct Inner {
     answers: held::Answers,
     /// Alerts: never behind queries of people, nor these behind them.
     evaluations: Arc<Semaphore>,
+    /// Exports: as these.
+    exports: Arc<Semaphore>,
+    /// What is wrong outside of the store.
+    warnings: OnceLock<status::Warnings>,
     /// Status, the range of what is kept and metrics: never behind queries.
     calls: Arc<Semaphore>,
 }
@@ -123,6 +127,7 @@ pub(crate) enum Ask {
     Diff,
     Overview,
     Alert,
+    Export,
     Series,
     Top,
     Labels,
@@ -141,6 +146,7 @@ impl Ask {
             Ask::Diff => &metrics.ask_diff,
             Ask::Overview => &metrics.ask_overview,
             Ask::Alert => &metrics.ask_alert,
+            Ask::Export => &metrics.ask_export,
             Ask::Series => &metrics.ask_series,
             Ask::Top => &metrics.ask_top,
             Ask::Labels => &metrics.ask_labels,
@@ -194,6 +200,8 @@ impl Queries {
             places: Arc::new(Semaphore::new(concurrent)),
             answers,
             evaluations: Arc::new(Semaphore::new(1)),
+            exports: Arc::new(Semaphore::new(1)),
+            warnings: OnceLock::new(),
             calls: Arc::new(Semaphore::new(1)),
         };
         Queries(Arc::new(inner), Of::Agents)
@@ -419,12 +427,38 @@ impl Queries {
         (nodes, lines): (usize, usize),
         make: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
-        let (place, caller) = (&self.0.evaluations, Caller::local());
+        let place = &self.0.evaluations;
+        self.unasked(place, Ask::Alert, most, (nodes, lines), make)
+            .await
+    }
+
+    /// The same for what is exported, in another place.
+    ///
+    /// # Errors
+    /// As every query.
+    pub(crate) async fn export<T: Send + 'static>(
+        &self,
+        most: Duration,
+        bounds: (usize, usize),
+        make: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let place = &self.0.exports;
+        self.unasked(place, Ask::Export, most, bounds, make).await
+    }
+
+    async fn unasked<T: Send + 'static>(
+        &self,
+        place: &Arc<Semaphore>,
+        ask: Ask,
+        most: Duration,
+        bounds: (usize, usize),
+        make: impl FnOnce(&dyn StoreQueries, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
         self.run_in(
             place,
-            &caller,
-            Ask::Alert,
-            (nodes, lines),
+            &Caller::local(),
+            ask,
+            bounds,
             move |store, limits| {
                 let limits = Limits {
                     deadline: limits.deadline.min(Instant::now() + most),

@@ -10,7 +10,15 @@ use proto::{agent, collector as wire};
 use std::collections::HashMap;
 use tonic::Status;
 
+/// Says what is wrong, in sentences.
+pub(super) type Warnings = Box<dyn Fn() -> Vec<String> + Send + Sync>;
+
 impl Queries {
+    /// Sets who says what is wrong with exports, for the life of the collector.
+    pub(crate) fn warned_by(&self, warnings: impl Fn() -> Vec<String> + Send + Sync + 'static) {
+        let _ = self.0.warnings.set(Box::new(warnings));
+    }
+
     /// What the collector is and how it does, as `caller` may see it.
     ///
     /// # Errors
@@ -34,6 +42,8 @@ impl Queries {
             degradations.push(degradation(error.to_string()));
             None
         });
+        let warnings = self.0.warnings.get().map(|warnings| warnings());
+        degradations.extend(warnings.into_iter().flatten().map(of_export));
         degradations.extend(self.0.facts.sandbox.missing().map(of_sandbox));
         let survey = self.0.hosts.survey();
         let blind = survey.blind.iter().cloned();
@@ -118,6 +128,14 @@ fn degradation(message: String) -> agent::Degradation {
         message,
         severity: agent::Severity::Warning.into(),
         ..agent::Degradation::default()
+    }
+}
+
+/// Profiles do not reach others.
+fn of_export(message: String) -> agent::Degradation {
+    agent::Degradation {
+        id: "otlp_export".to_owned(),
+        ..degradation(message)
     }
 }
 

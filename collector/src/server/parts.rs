@@ -8,6 +8,7 @@ use crate::audit::{Audit, Event};
 use crate::config::outside::HostNames;
 use crate::config::{Config, Rule};
 use crate::control::{self, Control, ControlOptions};
+use crate::export::{self, Export, ExportOptions};
 use crate::identity::{Fleet, Outside};
 use crate::incidents::{IncidentOptions, Incidents, Sources};
 use crate::ingest::limits::Timeouts;
@@ -150,6 +151,34 @@ pub(super) fn measures(
         metrics.clone(),
         ending.clone(),
     )
+}
+
+/// Sends profiles to others, where a receiver is configured.
+pub(super) fn export(
+    config: &Config,
+    queries: &Queries,
+    clock: &Clock,
+    metrics: &Arc<Metrics>,
+    ending: &watch::Receiver<bool>,
+) -> Option<Export> {
+    let of = &config.export.otlp;
+    let options = ExportOptions {
+        dir: config.data_dir.join("export"),
+        // They were checked when the configuration was read.
+        target: of.target()?,
+        selector: of.selector().ok()?,
+        service_labels: config.service_labels.clone(),
+        interval_ns: i64::from(of.interval_s) * 1_000_000_000,
+        backlog_ns: i64::from(of.backlog_hours) * 3_600_000_000_000,
+        retry: export::limits::RETRY,
+    };
+    Some(Export::open(
+        options,
+        queries.clone(),
+        clock.clone(),
+        metrics.clone(),
+        ending.clone(),
+    ))
 }
 
 /// Incidents: files of the collector, whatever the store is.

@@ -7,6 +7,7 @@ mod captures;
 mod confined;
 mod connections;
 mod exact;
+mod export;
 mod fake_provider;
 mod faults;
 mod hosts;

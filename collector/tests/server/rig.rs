@@ -8,10 +8,11 @@ use collector::audit::Audit;
 use collector::config::{Config, MeasureEntry};
 use collector::control::limits::Timeouts as ControlTimeouts;
 use collector::control::{Control, ControlOptions};
+use collector::export::{Export, ExportOptions};
 use collector::identity::Fleet;
 use collector::incidents::{IncidentOptions, Incidents, Sources};
 use collector::ingest::limits::Timeouts;
-use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing};
+use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing, Watch, Watchers};
 use collector::measure::Measures;
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
@@ -68,6 +69,8 @@ pub struct Options {
     pub fleet: Option<(PathBuf, Duration)>,
     /// Limits of other senders; none: they are not let in.
     pub senders: Option<SenderOptions>,
+    /// Where profiles are exported to; none: nowhere.
+    pub export: Option<ExportOptions>,
 }
 
 impl Default for Options {
@@ -132,6 +135,7 @@ impl Default for Options {
             },
             fleet: None,
             senders: None,
+            export: None,
             pins: Bounds {
                 bytes: 64 << 20,
                 owner_bytes: 64 << 20,
@@ -170,6 +174,8 @@ pub struct Rig {
     pub pyroscope: Pyroscope,
     /// Takes profiles of others, where they are let in.
     pub senders: Option<Senders>,
+    /// Exports, round by round.
+    pub export: Option<Export>,
     /// Pins.
     pub pins: Pins,
     /// What happened to the fleet.
@@ -275,7 +281,15 @@ impl Rig {
             metrics.clone(),
             ending.clone(),
         );
-        ingest.watched_by(Arc::new(annotations.clone()));
+        let export = options.export.map(|options| {
+            let asked = (queries.clone(), clock.clone());
+            Export::open(options, asked.0, asked.1, metrics.clone(), ending.clone())
+        });
+        let mut watches: Vec<Arc<dyn Watch>> = vec![Arc::new(annotations.clone())];
+        if let Some(export) = &export {
+            watches.push(Arc::new(export.clone()));
+        }
+        ingest.watched_by(Arc::new(Watchers(watches)));
         tokio::spawn(annotations.clone().keep());
         let mut alerts = options.alerts;
         if alerts.dir.as_os_str().is_empty() {
@@ -417,6 +431,7 @@ impl Rig {
             queries,
             pyroscope,
             senders,
+            export,
             pins,
             annotations,
             alerts,

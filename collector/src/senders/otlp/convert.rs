@@ -4,8 +4,9 @@
 
 use super::super::Refusal;
 use super::layout::{Fields, Layout, Read};
-use super::messages::{self, Profile};
 use super::tables::{Tables, index_of};
+use crate::otlp::messages::{self, Profile};
+use crate::otlp::{FRAME_TYPE, kind_of as kind};
 use profile::FrameKind;
 use profile::formats::pprof::messages::{
     Function, Label, Line, Location, Mapping, Profile as Pprof, Sample, ValueType,
@@ -14,9 +15,6 @@ use profile::formats::pprof::{STACK_END_LABEL, STACK_FRAMES_MAX, TypeName};
 use std::collections::HashMap;
 use std::fmt::Write;
 
-/// Attribute of a location with the kind of its frames.
-const FRAME_TYPE: &str = "profile.frame.type";
-
 /// Most locations of all stacks of a request, 8 bytes each: a stack takes some bytes where a sample
 /// refers to it again.
 pub const LOCATIONS_MAX: usize = 8 << 20;
@@ -24,17 +22,6 @@ pub const LOCATIONS_MAX: usize = 8 << 20;
 /// Longest name of a file in what stands for a place, of which there is one for each address. Unit:
 /// bytes, the most of Linux.
 const FILE_NAME_BYTES_MAX: usize = 255;
-
-/// What kind of frame a runtime has. Names are those of the semantic conventions.
-fn kind(word: &str) -> FrameKind {
-    match word {
-        "kernel" => FrameKind::Kernel,
-        "jvm" | "v8js" | "dotnet" | "beam" | "luajit" => FrameKind::Jit,
-        "cpython" | "php" | "perl" | "ruby" | "lua" => FrameKind::Interpreted,
-        "abort-marker" => FrameKind::Synthetic,
-        _ => FrameKind::Native,
-    }
-}
 
 /// The profile, and what its weights are. `locations_left` is what remains of [`LOCATIONS_MAX`].
 ///

@@ -6,7 +6,6 @@
 
 mod convert;
 mod layout;
-mod messages;
 mod tables;
 
 use super::fields;
@@ -18,30 +17,23 @@ use super::{
 use crate::access::Caller;
 use crate::ingest::limits::LABELS_PER_SET_MAX;
 use crate::metrics::Metrics;
+pub(crate) use crate::otlp::HTTP_PATH as PATH;
+use crate::otlp::messages::{JsonRequest, Profile, ResourceProfiles, Scope};
+use crate::otlp::wire;
+pub(crate) use crate::otlp::wire::ExportProfilesServiceResponse;
 use crate::pyroscope::SERVICE_NAME;
 use crate::query::RETRY_AFTER;
 use bytes::Bytes;
 use convert::LOCATIONS_MAX;
 use layout::{Generation, Layout};
-use messages::{JsonRequest, Profile, ResourceProfiles, Scope};
 use metrics::Counter;
 use profile::formats::pprof;
 use prost::Message;
 use std::collections::HashSet;
 use tables::Tables;
 use tonic::{Code, Request, Status};
-pub(crate) use wire::ExportProfilesServiceResponse;
 use wire::profiles_service_server::{ProfilesService, ProfilesServiceServer};
 use wire::{ExportProfilesPartialSuccess, ExportProfilesServiceRequest};
-
-/// The generated messages and service of the call.
-#[expect(clippy::allow_attributes, reason = "generated")]
-pub(crate) mod wire {
-    tonic::include_proto!("opentelemetry.proto.collector.profiles.v1development");
-}
-
-/// Path of the call over HTTP.
-pub(crate) const PATH: &str = "/v1development/profiles";
 
 /// Largest request in JSON, whose messages take twenty times their size in memory. Unit: bytes.
 const JSON_BYTES_MAX: usize = PPROF_BYTES_MAX;

@@ -6,8 +6,8 @@
 use super::super::Refusal;
 use super::super::fields::{Damaged, taken};
 use super::layout::Sizes;
-use super::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
 use crate::ingest::limits::{LABEL_NAME_BYTES_MAX, LABEL_VALUE_BYTES_MAX};
+use crate::otlp::messages::{AnyValue, Attribute, Function, KeyValue, Location, Mapping, Stack};
 use bytes::Bytes;
 use prost::Message;
 use prost::encoding::{DecodeContext, WireType, decode_key, skip_field};

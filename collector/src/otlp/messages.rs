@@ -1,9 +1,10 @@
-//! Messages of OTLP profiles, as far as anything here reads them, in protocol buffers and JSON.
+//! Messages of OTLP profiles, as far as anything here reads or writes them, in protocol buffers and
+//! JSON.
 //!
 //! Fields have the numbers of 1.10, which are those of 1.8 and 1.9 except in samples
-//! (`layout.rs`). Profiles and samples stay bytes until their layout is known; JSON has names in
-//! place of numbers, and becomes bytes of the newest layout. Links, columns and the like are left
-//! out: nothing shows them.
+//! (`senders/otlp/layout.rs`). Profiles and samples stay bytes until their layout is known; JSON
+//! has names in place of numbers, and becomes bytes of the newest layout. Links, columns and the
+//! like are left out: nothing shows them.
 //!
 //! Source: github.com/open-telemetry/opentelemetry-proto, `profiles/v1development`.
 
@@ -116,6 +117,15 @@ pub struct Profile {
     pub period: i64,
 }
 
+/// The field of a profile that only exports write, because its number means something else in 1.8.
+/// Its bytes come after those of the [`Profile`], which makes one message of both.
+#[derive(Clone, PartialEq, Message)]
+pub struct ProfileId {
+    /// 16 bytes, the same for the same samples.
+    #[prost(bytes = "bytes", tag = "7")]
+    pub profile_id: Bytes,
+}
+
 /// A sample in the layout of 1.10.
 #[derive(Clone, PartialEq, Message, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -164,6 +174,9 @@ pub struct Mapping {
     #[prost(int32, tag = "4")]
     #[serde(deserialize_with = "number")]
     pub filename_strindex: i32,
+    #[prost(int32, repeated, tag = "5")]
+    #[serde(deserialize_with = "numbers")]
+    pub attribute_indices: Vec<i32>,
 }
 
 /// A place in code. Without lines it is one of a file without symbols.
