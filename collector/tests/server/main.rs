@@ -38,6 +38,7 @@ mod scopes;
 mod senders;
 mod several;
 mod symbols;
+mod table;
 mod views;
 mod web;
 mod webhook;
