@@ -84,13 +84,13 @@ pub fn known(requested: &[String], names: &[String]) -> Result<()> {
 pub fn labels(requested: &[String], format: Format, peer: &Peer) -> Vec<String> {
     let defaults: &[&str] = match format {
         // A fleet has too many cgroups and threads to keep all of them separate by default.
-        Format::Pprof | Format::Json if peer.is_collector() => {
+        Format::Pprof | Format::Json | Format::Parquet if peer.is_collector() => {
             &[key::HOST, key::UNIT, key::CONTAINER, key::COMM]
         }
         // These labels separate their threads.
         Format::Firefox | Format::PerfScript if peer.is_collector() => &[key::COMM],
         Format::Firefox | Format::PerfScript => &[key::COMM, key::PID, key::THREAD],
-        Format::Pprof | Format::Json => &[
+        Format::Pprof | Format::Json | Format::Parquet => &[
             key::CGROUP,
             key::UNIT,
             key::CONTAINER,

@@ -43,7 +43,7 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// Labels to group samples by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames [default: `comm` in text and flame graphs, all in pprof and JSON]
+    /// become root frames [default: `comm` in text and flame graphs, all in pprof, JSON and parquet]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -125,7 +125,7 @@ fn group_by(requested: &[String], format: Format, profile: &Profile) -> Vec<Stri
         [] if format == Format::Top => Vec::new(),
         [] if matches!(
             format,
-            Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+            Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript | Format::Parquet
         ) =>
         {
             vec!["*".to_owned()]

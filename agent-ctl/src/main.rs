@@ -75,6 +75,7 @@ mod signals;
 mod source;
 mod spread;
 mod status;
+mod steps;
 mod summary;
 mod symbols;
 mod tail;

@@ -82,11 +82,16 @@ pub fn choose(out: &Out, format: Option<Format>, output: &Path, look: &mut Look)
              give --format top, or a file that ends in .txt",
         ));
     }
-    if format.is_binary() && is_stdout && out.is_terminal() {
+    if let Some(name) = format.binary()
+        && is_stdout
+        && out.is_terminal()
+    {
         return Err(fail(
             exit::USAGE,
-            "failed to print pprof: it is binary, and standard output is a terminal\n\
-             give a file with -o",
+            format!(
+                "failed to print {name}: it is binary, and standard output is a terminal\n\
+                 give a file with -o"
+            ),
         ));
     }
     Ok(format)
@@ -106,7 +111,7 @@ pub fn with_lines(
 
 /// Endings of the formats of a profile.
 const ENDINGS: &str = ".folded .pb.gz .speedscope.json .svg .html .json .firefox.json .perf.txt \
-                       .bundle.html";
+                       .bundle.html .parquet";
 
 /// The format that a file's name implies, as `of_path` reads it; `None` for standard output, a
 /// device or a pipe, with names that imply nothing.

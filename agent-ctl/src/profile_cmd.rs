@@ -18,6 +18,7 @@ use crate::record::{self, LINES_FOR, Recording, Sampling};
 use crate::render::{self, Format};
 use crate::select::{self, Frames, Labels, When, fleet_option};
 use crate::source::{Answer, Question, Source};
+use crate::steps;
 use crate::summary;
 use crate::terminal::{Out, clean};
 use crate::when::{Clock, Range};
@@ -43,6 +44,7 @@ Examples:
   agent-ctl profile --selector 'comm=~\"java|node\"' --group-by comm,thread -o jit.html
   agent-ctl profile --lines --for 10s --unit api -o api.svg
   agent-ctl --collector c1 profile --since 1h --service checkout -o checkout.svg
+  agent-ctl --collector c1 profile --since 1h --step 1m --group-by host,unit -o hour.parquet
   agent-ctl --collector c1 profile --host web-1 --host web-2 --group-by host -o web.html")]
 pub struct Args {
     #[command(flatten)]
@@ -70,7 +72,7 @@ pub struct Args {
     frames: Frames,
     /// Labels to group samples by, `*` for all, `none` for none; in text and flame graphs they
     /// become root frames [default: `comm` in text and flame graphs; cgroup, unit, container, comm
-    /// and thread in pprof and JSON; host, unit, container and comm from a collector]
+    /// and thread in pprof, JSON and parquet; host, unit, container and comm from a collector]
     #[arg(
         long,
         value_name = "LABEL,…",
@@ -87,6 +89,16 @@ pub struct Args {
         help_heading = "Output"
     )]
     max_nodes: Option<u32>,
+    /// Length of the stretches of time that rows are of (parquet, with --collector) [default: the
+    /// complete range]
+    #[arg(
+        long,
+        value_name = "DURATION",
+        value_parser = crate::when::duration,
+        conflicts_with_all = ["lines", "max_nodes"],
+        help_heading = "Output"
+    )]
+    step: Option<Duration>,
     /// Format [default: by the file name; else top on a terminal, folded elsewhere]
     #[arg(long, value_enum, help_heading = "Output")]
     format: Option<Format>,
@@ -168,6 +180,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
     let format = choose(out, format, &args.to.path, &mut args.look)?;
     let peer = connection.peer()?;
     check(&args, &peer)?;
+    steps::check(args.step, &args.group_by, format, &peer)?;
     if args.lines {
         return record::record(out, connection, args.recording(format)?).await;
     }
@@ -204,6 +217,10 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         max_nodes: args.max_nodes.unwrap_or(0),
         times: args.times || format.needs_times(),
     };
+    if let (Some(step), Source::Collector(collector)) = (args.step, &mut source) {
+        let found = steps::table(collector, &question, step).await?;
+        return steps::deliver(&args.to.path, found, args.quiet, &clock);
+    }
     let mut facts = Vec::new();
     if format == Format::Bundle {
         facts = facts::of_question(&args.look, &question, &args.labels, &args.frames, &peer);

@@ -40,6 +40,8 @@ pub enum Format {
     PerfScript,
     /// Incident bundle: flame graph, heat map, table and facts in one HTML file
     Bundle,
+    /// Table of samples for notebooks and databases
+    Parquet,
 }
 
 impl Format {
@@ -75,6 +77,7 @@ impl Format {
             Format::Firefox => formats::Format::Firefox,
             Format::PerfScript => formats::Format::PerfScript,
             Format::Bundle => formats::Format::Bundle,
+            Format::Parquet => formats::Format::Parquet,
         })
     }
 
@@ -83,9 +86,10 @@ impl Format {
         self != Format::Json && self.to_profile().is_some_and(formats::Format::has_times)
     }
 
-    /// True when the bytes are no text.
-    pub fn is_binary(self) -> bool {
-        self.to_profile().is_some_and(|format| !format.is_text())
+    /// Its name, when its bytes are no text.
+    pub fn binary(self) -> Option<&'static str> {
+        let format = self.to_profile().filter(|format| !format.is_text());
+        format.map(formats::Format::name)
     }
 }
 
@@ -308,6 +312,7 @@ mod tests {
             ("a.html", Some(Format::Html)),
             ("a.bundle.html", Some(Format::Bundle)),
             ("a.perf.txt", Some(Format::PerfScript)),
+            ("a.parquet", Some(Format::Parquet)),
             ("a.firefox.json", Some(Format::Firefox)),
             ("a.txt", Some(Format::Folded)),
             ("a", None),

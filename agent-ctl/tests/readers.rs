@@ -1,5 +1,5 @@
-//! Opens files of every format in the programs that people use: `go tool pprof`, speedscope, a
-//! browser.
+//! Opens files of every format in the programs that people use: `go tool pprof`, DuckDB,
+//! speedscope, a browser.
 //!
 //! One recording with many hostile names goes through `agent-ctl import` to every format; what a
 //! reader shows is compared with the JSON. The checks in the browser are in
@@ -96,6 +96,7 @@ fn files() -> tempfile::TempDir {
         "profile.svg",
         "profile.html",
         "profile.bundle.html",
+        "profile.parquet",
     ] {
         agent_ctl(&[
             "import",
@@ -230,6 +231,37 @@ fn go_tool_pprof_counts_for_each_function_what_the_json_does() {
         traces.contains(&format!("30   {BURST}\n             main\n")),
         "{traces}"
     );
+}
+
+/// Own and total samples of each function, and both sums.
+const QUERY: &str = "
+import duckdb, json, sys
+table = f\"read_parquet('{sys.argv[1]}')\"
+each = f'SELECT unnest(list_distinct(stack)) AS f, samples, stack[-1] AS leaf FROM {table}'
+own = 'coalesce(sum(samples) FILTER (f = leaf), 0)::BIGINT'
+functions = duckdb.sql(f'SELECT f, {own}, sum(samples)::BIGINT FROM ({each}) GROUP BY f').fetchall()
+sums = duckdb.sql(f'SELECT sum(samples)::BIGINT, sum(weight)::BIGINT FROM {table}').fetchall()[0]
+print(json.dumps({'functions': {f: [own, all] for f, own, all in functions}, 'sums': sums}))
+";
+
+#[test]
+fn duckdb_counts_for_each_function_what_the_json_does() {
+    let python = match testkit::runtimes::duckdb() {
+        Ok(python) => python,
+        Err(missing) => return testkit::skip(missing),
+    };
+    let dir = files();
+    let said = said(&dir.path().join("profile.json"));
+    let out = Command::new(python)
+        .args(["-c", QUERY])
+        .arg(dir.path().join("profile.parquet"))
+        .output()
+        .unwrap();
+    let errors = String::from_utf8_lossy(&out.stderr);
+    assert!(out.status.success(), "{errors}");
+    let found: Value = serde_json::from_slice(&out.stdout).unwrap();
+    let expected = json!({ "functions": said.functions, "sums": [said.count, said.weight] });
+    assert_eq!(found, expected);
 }
 
 #[test]

@@ -1,8 +1,8 @@
 //! Language runtimes of the machine, each with a program of `tests/workloads` and set up as its
 //! manual says for profilers.
 //!
-//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime and .NET where
-//! `tests/wasmtime.sh` and `tests/dotnet.sh` put them; so is a provider of identities for `node`.
+//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime, DuckDB and .NET
+//! where scripts of `tests/` put them; so is a provider of identities for `node`.
 //! What is missing is a reason for a skip. Files that runtimes leave in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
@@ -17,6 +17,8 @@ use std::time::Duration;
 const LIMIT: Duration = Duration::from_secs(60);
 /// The version that `tests/wasmtime.sh` installs.
 const WASMTIME_VERSION: &str = "50.0.1";
+/// The version that `tests/duckdb.sh` installs.
+const DUCKDB_VERSION: &str = "2.0.1";
 /// The version that `tests/dotnet.sh` installs.
 const DOTNET_VERSION: &str = "2.0.5";
 /// The version that `tests/oidc.sh` installs.
@@ -200,6 +202,15 @@ pub fn oidc_provider(script: &Path) -> Result<Command, Missing> {
     let mut command = Command::new(find("node")?);
     command.arg(script).args(known.ancestors().nth(3));
     Ok(command)
+}
+
+/// A Python that has DuckDB.
+///
+/// # Errors
+/// When it is not installed.
+pub fn duckdb() -> Result<PathBuf, Missing> {
+    installed(&format!("duckdb-{DUCKDB_VERSION}/bin/python"))
+        .ok_or_else(|| "needs duckdb; tests/duckdb.sh installs it".to_owned())
 }
 
 /// A file that a script of `tests/` put into the cache directory.

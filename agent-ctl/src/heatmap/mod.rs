@@ -277,7 +277,12 @@ async fn ask(
 fn has_labels(format: Format) -> bool {
     matches!(
         format,
-        Format::Top | Format::Pprof | Format::Json | Format::Firefox | Format::PerfScript
+        Format::Top
+            | Format::Pprof
+            | Format::Json
+            | Format::Firefox
+            | Format::PerfScript
+            | Format::Parquet
     )
 }
 

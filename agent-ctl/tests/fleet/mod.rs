@@ -201,6 +201,39 @@ fn a_profile_of_hosts_goes_to_standard_output() {
 }
 
 #[test]
+fn a_table_has_every_step_that_has_data() {
+    let running = sound();
+    let dir = tempfile::tempdir().unwrap();
+    let path = dir.path().join("hour.parquet");
+    let path = path.to_str().unwrap();
+    let args = ["profile", "--since", "1h", "--step", "1m", "--unit", "a"];
+    let ended = running.ask(&[&args[..], &["--group-by", "unit", "-o", path]].concat());
+    assert_eq!(ended.code, 0, "{}", ended.all());
+    assert!(ended.err.contains("3 steps of 1m"), "{}", ended.err);
+    // The third step of four has no host.
+    let asked = "[unit Equal a] by [\"unit\"] nodes 0";
+    assert_eq!(running.calls("profile"), [asked; 3]);
+    let written = std::fs::read(path).unwrap();
+    assert!(written.starts_with(b"PAR1") && written.ends_with(b"PAR1"));
+}
+
+#[test]
+fn steps_beyond_reason_are_refused_before_they_are_asked_for() {
+    let running = sound();
+    let args = [
+        "profile",
+        "--since",
+        "30d",
+        "--step",
+        "10s",
+        "-o",
+        "a.parquet",
+    ];
+    refused(&running.ask(&args), 2, "more than 1024 steps");
+    assert_eq!(running.calls("profile"), [""; 0]);
+}
+
+#[test]
 fn a_service_is_a_label() {
     let running = sound();
     let ended = running.ask(&["profile", "--service", "a", "--max-nodes", "9"]);
@@ -388,6 +421,22 @@ fn what_only_an_agent_answers_is_refused_with_what_to_use() {
         ),
         (&["config", "show"], "`fleetprof-collector --help`"),
         (&["profile", "--closed"], "leave --closed out"),
+        (
+            &["profile", "--step", "1m", "-o", "a.svg"],
+            "give --format parquet",
+        ),
+        (
+            &[
+                "profile",
+                "--step",
+                "1m",
+                "--group-by",
+                "*",
+                "-o",
+                "a.parquet",
+            ],
+            "name the labels",
+        ),
         (&["status", "--cpus"], "`agent-ctl hosts`"),
         (&["top", "--once", "--range", "0s"], "--range"),
     ] {
@@ -406,6 +455,10 @@ fn what_only_a_collector_understands_is_refused_by_its_name() {
             "select by `host`",
         ),
         (&["profile", "--max-nodes", "9"], "use --max-nodes"),
+        (
+            &["profile", "--step", "1m", "-o", "a.parquet"],
+            "use --step",
+        ),
         (&["profile", "--group-by", "host"], "use --group-by host"),
         (&["cgroups", "--host", "a"], "select by `host`"),
         (&["cgroups", "--selector", "a=\"b\""], "use --selector"),

@@ -62,7 +62,8 @@ pub(super) fn filters(of: Option<&StackTraceSelector>) -> Result<Vec<FrameFilter
     };
     if selector.go_pgo.is_some() {
         return Err(Status::unimplemented(
-            "this collector does not cut profiles for a compiler: download pprof in place of it",
+            "this collector does not know at which line functions start, without which Go's \
+             compiler takes no profile: use one of `runtime/pprof`",
         ));
     }
     let Some(asked) = &selector.frame_filter else {

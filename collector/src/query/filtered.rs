@@ -70,7 +70,7 @@ pub(crate) fn series(
         if found.data.steps[at].hosts == 0 {
             continue;
         }
-        let QueryResult { data, quality } = store.profile(part(&found.data, at), query, limits)?;
+        let QueryResult { data, quality } = store.profile(found.data.step(at), query, limits)?;
         // A heavy part may be in a coarser unit than its neighbours.
         let (unit, by) = unit::base(&quality.unit);
         if !unit.is_empty() {
@@ -96,17 +96,6 @@ pub(crate) fn series(
     (found.data.lines, found.data.rest) = (heaviest.lines, heaviest.rest);
     found.data.rest_lines = heaviest.rest_lines;
     Ok(found)
-}
-
-/// The range of a step.
-fn part(series: &TimeSeries, at: usize) -> TimeRange {
-    let step = i64::try_from(series.step_ns).unwrap_or(i64::MAX);
-    let from = i64::try_from(at).unwrap_or(i64::MAX).saturating_mul(step);
-    let start_unix_ns = series.start_unix_ns.saturating_add(from);
-    TimeRange {
-        start_unix_ns,
-        end_unix_ns: start_unix_ns.saturating_add(step),
-    }
 }
 
 #[cfg(test)]

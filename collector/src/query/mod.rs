@@ -17,6 +17,7 @@ mod scoped;
 mod service;
 mod spread;
 mod status;
+mod steps;
 mod units;
 
 pub(crate) use cgroups::totals as totals_of;
@@ -29,6 +30,7 @@ pub(crate) use request::{
 pub use scoped::ScopedStore;
 pub(crate) use scoped::of_samples;
 pub(crate) use service::ROWS_MAX;
+pub(crate) use steps::Steps;
 
 use crate::access::Caller;
 use crate::ingest::Hosts;
@@ -397,6 +399,34 @@ impl Queries {
             },
         )
         .await
+    }
+
+    /// What `make` makes of the profiles of a selection in steps of `step_ns`. It runs in the place
+    /// of one query; reading a step takes half of its memory at most, and `make` the other half.
+    ///
+    /// # Errors
+    /// As every query, those of `make`, and INVALID_ARGUMENT when there are too many steps.
+    pub(crate) async fn profiles<T: Send + 'static>(
+        &self,
+        caller: &Caller,
+        selected: &Selected,
+        query: Query,
+        step_ns: u64,
+        make: impl FnOnce(Steps<'_>, &Limits) -> Result<T, Failed> + Send + 'static,
+    ) -> Result<T, Status> {
+        let (nodes, lines) = (self.0.options.nodes, self.0.options.lines);
+        let (range, now) = (selected.range(), self.0.clock.now_unix_ns());
+        let work = move |store: &dyn StoreQueries, limits: &Limits| {
+            let half = Limits {
+                memory_bytes: limits.memory_bytes / 2,
+                ..limits.clone()
+            };
+            let range = request::resolve(range, now, || store.kept())?;
+            let step_ns = steps::step(range, step_ns)?;
+            let steps = Steps::new(store, range, &query, step_ns, &half)?;
+            make(steps, &half)
+        };
+        self.run(caller, Ask::Profile, nodes, lines, work).await
     }
 
     /// What `make` makes of what is not in the store, in a query's place and within its limits.

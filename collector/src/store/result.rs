@@ -177,6 +177,19 @@ pub struct TimeSeries {
     pub steps: Vec<Step>,
 }
 
+impl TimeSeries {
+    /// The range of a step.
+    pub fn step(&self, at: usize) -> TimeRange {
+        let step = i64::try_from(self.step_ns).unwrap_or(i64::MAX);
+        let from = i64::try_from(at).unwrap_or(i64::MAX).saturating_mul(step);
+        let start_unix_ns = self.start_unix_ns.saturating_add(from);
+        TimeRange {
+            start_unix_ns,
+            end_unix_ns: start_unix_ns.saturating_add(step),
+        }
+    }
+}
+
 /// CPU time over one time axis as the kernel accounts it. Unit: nanoseconds.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AccountedSeries {

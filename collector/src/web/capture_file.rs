@@ -111,7 +111,11 @@ pub(super) async fn make(
         let pieces = file(&answer, format, (title, &group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
         let called = format!("capture-{id}{side}-{event}");
-        Ok((pieces, named(called.trim_end_matches('-'), &answer), place))
+        Ok((
+            pieces,
+            named(called.trim_end_matches('-'), &answer.info),
+            place,
+        ))
     });
     Ok(finished(format, made.await?))
 }

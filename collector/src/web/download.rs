@@ -1,16 +1,19 @@
 //! Profiles as files: `GET /api/profile.FORMAT?selector=…&from=…&to=…`.
 //!
 //! FORMAT is the file extension of the format (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`,
-//! `json`, `firefox.json`, `perf.txt`, `bundle.html`), or its name (`pprof`). `selector` is the
-//! text form of a selector; `type` is the id of a profile type of other senders, and CPU of agents
-//! where it is absent; `from` and `to` are nanoseconds since the Unix epoch, and mean the same
-//! as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a frame
-//! filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`.
+//! `json`, `firefox.json`, `perf.txt`, `bundle.html`, `parquet`), or its name (`pprof`). `selector`
+//! is the text form of a selector; `type` is the id of a profile type of other senders, and CPU of
+//! agents where it is absent; `from` and `to` are nanoseconds since the Unix epoch, and mean the
+//! same as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a
+//! frame filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`;
+//! `step` is the length of stretches of time in seconds, which `parquet` alone can tell apart.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
+//! In steps, one after the other is read and written; each takes half of that memory at most, and
+//! the file the other half.
 
 use crate::access::Caller;
-use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, profile_bytes};
+use crate::query::{Failed, Queries, RETRY_AFTER, ResponseSlot, Steps, profile_bytes};
 use crate::store::{Limits, QueryResult, StoreError};
 use hyper::body::Bytes;
 use hyper::header::{
@@ -18,8 +21,8 @@ use hyper::header::{
     HeaderValue,
 };
 use hyper::{Response, StatusCode};
-use profile::formats::{Format, FormatError, Measure, Options, write};
-use profile::{Profile, key};
+use profile::formats::{Format, FormatError, Measure, Options, parquet, write};
+use profile::{Info, Profile, key};
 use proto::{agent, collector as wire};
 use std::io;
 use std::time::Instant;
@@ -44,7 +47,7 @@ pub(super) fn format(what: &str, name: &str) -> Result<Format, Status> {
     found.ok_or_else(|| {
         Status::not_found(format!(
             "use {what}.pprof, .folded, .speedscope.json, .svg, .html, .json, .firefox.json, \
-             .perf.txt or .bundle.html"
+             .perf.txt, .bundle.html or .parquet"
         ))
     })
 }
@@ -53,6 +56,7 @@ fn content_type(format: Format) -> &'static str {
     match format {
         Format::Folded | Format::PerfScript => "text/plain; charset=utf-8",
         Format::Pprof => "application/octet-stream",
+        Format::Parquet => "application/vnd.apache.parquet",
         Format::Speedscope | Format::Json | Format::Firefox => "application/json",
         Format::Svg => "image/svg+xml",
         Format::Html | Format::Bundle => "text/html; charset=utf-8",
@@ -64,6 +68,8 @@ fn content_type(format: Format) -> &'static str {
 struct DownloadQuery {
     selection: wire::Selection,
     group_by: Vec<String>,
+    /// Unit: nanoseconds; 0: the range is not cut.
+    step_ns: u64,
 }
 
 fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
@@ -87,9 +93,17 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
                 let labels = value.split(',').filter(|label| !label.is_empty());
                 asked.group_by.extend(labels.map(str::to_owned));
             }
+            "step" => {
+                let seconds: Option<u64> = value.parse().ok().filter(|&seconds| seconds > 0);
+                let seconds = seconds.ok_or_else(|| {
+                    Status::invalid_argument("failed to use `step`: expected seconds")
+                })?;
+                asked.step_ns = seconds.saturating_mul(1_000_000_000);
+            }
             _ => {
                 return Err(Status::invalid_argument(format!(
-                    "unknown parameter `{name}`: use selector, type, from, to, frame or group_by"
+                    "unknown parameter `{name}`: use selector, type, from, to, frame, group_by or \
+                     step"
                 )));
             }
         }
@@ -141,6 +155,10 @@ pub(super) async fn make(
 ) -> Result<File, Status> {
     let format = format("profile", name)?;
     let asked = parse(pairs)?;
+    let in_steps = (asked.step_ns > 0).then_some(asked.step_ns);
+    if in_steps.is_some() {
+        check_steps(format, &asked.group_by)?;
+    }
     let called = slug(&asked.selection.selector);
     let title = match asked.selection.profile_type.as_str() {
         "" => "CPU profile of the fleet".to_owned(),
@@ -149,6 +167,15 @@ pub(super) async fn make(
     let (queries, selected) = queries.select(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.response_slot()?;
+    if let Some(step_ns) = in_steps {
+        let make = move |steps: Steps<'_>, limits: &Limits| {
+            let (pieces, info) = table(steps, asked.group_by, limits)?;
+            place.hold(pieces.iter().map(Bytes::len).sum())?;
+            Ok((pieces, named(&called, &info), place))
+        };
+        let made = queries.profiles(caller, &selected, query, step_ns, make);
+        return Ok(finished(format, made.await?));
+    }
     let made = queries.profile(caller, &selected, query, 0, move |found, limits| {
         let QueryResult { data, quality } = found;
         if quality.total.is_capped() {
@@ -157,9 +184,54 @@ pub(super) async fn make(
         }
         let pieces = file(&data, format, (title, &asked.group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
-        Ok((pieces, named(&called, &data), place))
+        Ok((pieces, named(&called, &data.info), place))
     });
     Ok(finished(format, made.await?))
+}
+
+/// Refuses to cut a range where that cannot be written.
+fn check_steps(format: Format, group_by: &[String]) -> Result<(), Status> {
+    if format != Format::Parquet {
+        return Err(Status::invalid_argument(format!(
+            "failed to use `step`: {format} has one time; use parquet"
+        )));
+    }
+    if group_by.iter().any(|label| label == "*") {
+        return Err(Status::invalid_argument(
+            "failed to use `group_by=*` with `step`: columns are the same in each step; name the \
+             labels",
+        ));
+    }
+    Ok(())
+}
+
+/// The profiles of steps as one table, and what is known of all of them.
+fn table(
+    steps: Steps<'_>,
+    labels: Vec<String>,
+    limits: &Limits,
+) -> Result<(Vec<Bytes>, Info), Failed> {
+    let mut out = Bounded::new(limits.memory_bytes.min(FILE_BYTES_MAX), limits);
+    let write = || -> Result<Result<Info, FormatError>, Failed> {
+        let mut writer = match parquet::Writer::new(&mut out, labels) {
+            Ok(writer) => writer,
+            Err(error) => return Ok(Err(error)),
+        };
+        for step in steps {
+            let QueryResult { data, quality } = step?;
+            if quality.total.is_capped() {
+                return Err(too_large().into());
+            }
+            if let Err(error) = writer.add(&data) {
+                return Ok(Err(error));
+            }
+        }
+        Ok(writer.finish())
+    };
+    match write()? {
+        Ok(info) => Ok((out.done(), info)),
+        Err(error) => Err(unwritten(&out, error)),
+    }
 }
 
 /// A content in pieces, each of which gives its memory back once it is sent.
@@ -234,10 +306,10 @@ pub(super) fn plain_name(text: &str) -> String {
 
 /// Returns the name of a file without its extension: what it is of, when that started, and how long
 /// it is, such as `fleetprof-api.service-20261122T162500Z-240s`.
-pub(super) fn named(called: &str, profile: &Profile) -> String {
-    let seconds = profile.info.start_unix_ns.div_euclid(1_000_000_000);
+pub(super) fn named(called: &str, info: &Info) -> String {
+    let seconds = info.start_unix_ns.div_euclid(1_000_000_000);
     let when = crate::time::compact(seconds);
-    let length = profile.info.duration_ns.div_ceil(1_000_000_000);
+    let length = info.duration_ns.div_ceil(1_000_000_000);
     let parts = ["fleetprof", called, &when, &format!("{length}s")];
     let parts = parts.into_iter().filter(|part| !part.is_empty());
     parts.collect::<Vec<_>>().join("-")
@@ -271,13 +343,21 @@ pub(super) fn file(
     let mut out = Bounded::new(left.min(FILE_BYTES_MAX), limits);
     match write(profile, format, &options, &mut out) {
         Ok(()) => Ok(out.done()),
-        Err(FormatError::TotalTooLarge { .. }) => Err(too_large().into()),
-        Err(_) if out.given_up => Err(StoreError::Cancelled.into()),
-        Err(_) => Err(Failed::Status(Status::resource_exhausted(format!(
+        Err(error) => Err(unwritten(&out, error)),
+    }
+}
+
+/// Why a file was not written.
+fn unwritten(out: &Bounded<'_>, error: FormatError) -> Failed {
+    match error {
+        FormatError::TotalTooLarge { .. } | FormatError::Units(_) => too_large().into(),
+        FormatError::TooManyLabels { .. } => Status::invalid_argument(error.to_string()).into(),
+        _ if out.given_up => StoreError::Cancelled.into(),
+        _ => Failed::Status(Status::resource_exhausted(format!(
             "the file takes more than the {} bytes that are left (`query.memory_mib`): use fewer \
              labels or a shorter range",
             out.bytes_max
-        )))),
+        ))),
     }
 }
 
@@ -383,14 +463,21 @@ mod tests {
             ("frame", "focus:^main$"),
             ("frame", "drop:a:b"),
             ("group_by", "host,,unit"),
+            ("step", "60"),
         ]))
         .expect("valid");
+        assert_eq!(found.step_ns, 60_000_000_000);
         assert_eq!(found.group_by, ["host", "unit"]);
         assert_eq!(found.selection.frame_filters[1].regex, "a:b");
         let range = found.selection.range.expect("a range");
         assert_eq!((range.start_unix_ns, range.end_unix_ns), (5, 9));
         assert!(parse(Vec::new()).expect("valid").selection.range.is_none());
-        for wrong in [("from", "now"), ("frame", "x:y"), ("hello", "1")] {
+        for wrong in [
+            ("from", "now"),
+            ("frame", "x:y"),
+            ("hello", "1"),
+            ("step", "0"),
+        ] {
             assert!(parse(pairs(&[wrong])).is_err(), "{wrong:?}");
         }
     }
@@ -439,13 +526,10 @@ mod tests {
 
     #[test]
     fn names_say_what_it_is_and_nothing_of_a_stranger_s_makes_a_path() {
-        let profile = Profile {
-            info: profile::Info {
-                start_unix_ns: 1_700_000_000_500_000_000,
-                duration_ns: 239_100_000_000,
-                ..profile::Info::default()
-            },
-            ..Profile::default()
+        let info = Info {
+            start_unix_ns: 1_700_000_000_500_000_000,
+            duration_ns: 239_100_000_000,
+            ..Info::default()
         };
         for (selector, expected) in [
             ("", "fleetprof-20231114T221320Z-240s"),
@@ -458,7 +542,7 @@ mod tests {
                 "fleetprof-x-a-b-20231114T221320Z-240s",
             ),
         ] {
-            assert_eq!(named(&slug(selector), &profile), expected, "{selector}");
+            assert_eq!(named(&slug(selector), &info), expected, "{selector}");
         }
         assert!(plain_name(&"ü".repeat(500)).is_empty());
         assert!(plain_name(&"x".repeat(500)).len() <= SLUG_BYTES_MAX);

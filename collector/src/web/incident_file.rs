@@ -89,7 +89,7 @@ pub(super) async fn evidence(
         place.hold(pieces.iter().map(Bytes::len).sum())?;
         let of = of.to_lowercase().replace(' ', "-");
         let called = format!("{of}-evidence-{id}{side}");
-        Ok((pieces, named(&called, &profile), place))
+        Ok((pieces, named(&called, &profile.info), place))
     });
     Ok(finished(format, made.await?))
 }

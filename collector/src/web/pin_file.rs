@@ -76,7 +76,7 @@ pub(super) async fn make(
         let title = format!("Pin {id}{time}");
         let pieces = file(&profile, format, (title, &group_by[..]), limits)?;
         place.hold(pieces.iter().map(Bytes::len).sum())?;
-        let name = named(&format!("pin-{id}{part}"), &profile);
+        let name = named(&format!("pin-{id}{part}"), &profile.info);
         Ok((pieces, name, place))
     });
     Ok(finished(format, made.await?))

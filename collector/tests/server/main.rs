@@ -39,6 +39,7 @@ mod scopes;
 mod senders;
 mod several;
 mod symbols;
+mod table;
 mod views;
 mod web;
 mod webhook;

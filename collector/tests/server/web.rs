@@ -344,6 +344,7 @@ async fn profiles_are_downloaded_in_every_format() {
         ("firefox.json", "application/json"),
         ("perf.txt", "text/plain; charset=utf-8"),
         ("bundle.html", "text/html; charset=utf-8"),
+        ("parquet", "application/vnd.apache.parquet"),
     ] {
         let reply = get(&rig, &url(format)).await;
         assert_eq!(reply.status, 200, "{format}");
@@ -359,6 +360,9 @@ async fn profiles_are_downloaded_in_every_format() {
         ("/api/profile.folded?from=yesterday", 400),
         ("/api/profile.folded?selector=unit%3D", 400),
         ("/api/profile.folded?x=1", 400),
+        ("/api/profile.folded?step=10", 400),
+        ("/api/profile.parquet?step=10&group_by=*", 400),
+        ("/api/profile.parquet?step=10&from=1", 400),
     ] {
         assert_eq!(get(&rig, path).await.status, status, "{path}");
     }

@@ -13,6 +13,7 @@ mod imported;
 pub mod json;
 pub mod levels;
 mod palette;
+pub mod parquet;
 pub mod perf_script;
 pub mod pprof;
 pub mod speedscope;
@@ -56,11 +57,13 @@ pub enum Format {
     PerfScript,
     /// All that is known of an incident as one page that needs nothing else.
     Bundle,
+    /// A table for notebooks and databases.
+    Parquet,
 }
 
 impl Format {
     /// Every format.
-    pub const ALL: [Format; 9] = [
+    pub const ALL: [Format; 10] = [
         Format::Folded,
         Format::Pprof,
         Format::Speedscope,
@@ -70,6 +73,7 @@ impl Format {
         Format::Firefox,
         Format::PerfScript,
         Format::Bundle,
+        Format::Parquet,
     ];
 
     /// Its name on the command line; `str::parse` reads it.
@@ -84,6 +88,7 @@ impl Format {
             Format::Firefox => "firefox",
             Format::PerfScript => "perf-script",
             Format::Bundle => "bundle",
+            Format::Parquet => "parquet",
         }
     }
 
@@ -99,6 +104,7 @@ impl Format {
             Format::Firefox => "firefox.json",
             Format::PerfScript => "perf.txt",
             Format::Bundle => "bundle.html",
+            Format::Parquet => "parquet",
         }
     }
 
@@ -125,7 +131,7 @@ impl Format {
 
     /// True when it is text that a terminal can show.
     pub fn is_text(self) -> bool {
-        self != Format::Pprof
+        !matches!(self, Format::Pprof | Format::Parquet)
     }
 }
 
@@ -150,7 +156,7 @@ impl std::str::FromStr for Format {
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error(
     "failed to use format `{name}`: expected folded, pprof, speedscope, svg, html, json, firefox, \
-     perf-script or bundle"
+     perf-script, bundle or parquet"
 )]
 pub struct UnknownFormat {
     /// What was asked for.
@@ -172,6 +178,21 @@ pub enum FormatError {
         /// The format.
         format: Format,
     },
+    /// More labels than columns are made for.
+    #[error(
+        "failed to write {labels} labels as columns, more than {}",
+        parquet::LABELS_MAX
+    )]
+    TooManyLabels {
+        /// How many.
+        labels: usize,
+    },
+    /// Stretches of time that have no unit in common.
+    #[error("failed to write profiles of several times to one file")]
+    Units(#[from] crate::merge::MergeError),
+    /// The library that writes Parquet failed.
+    #[error("failed to write Parquet")]
+    Parquet(#[source] ::parquet::errors::ParquetError),
 }
 
 /// Which number of a [`Value`] the width of a frame and the count of a line are.
@@ -236,7 +257,7 @@ pub struct Options {
     pub lines: bool,
     /// Labels with values that become frames below the root, outermost first (folded, svg, html).
     /// Samples without one are under `[no LABEL]`, except lost ones: their process is not known, so
-    /// they have no such frame and `[lost]` comes at once.
+    /// they have no such frame and `[lost]` comes at once. Columns (parquet).
     pub root_labels: Vec<String>,
     /// One profile for each value of this label, largest first (speedscope). Lost samples without
     /// it are the profile `[lost]`.
@@ -298,7 +319,7 @@ pub fn write(
     profile: &Profile,
     format: Format,
     options: &Options,
-    out: &mut impl Write,
+    out: &mut (impl Write + Send),
 ) -> Result<(), FormatError> {
     match format {
         Format::Folded => folded::write(profile, options, out),
@@ -310,6 +331,7 @@ pub fn write(
         Format::Firefox => firefox::write(profile, options, out),
         Format::PerfScript => perf_script::write(profile, options, out),
         Format::Bundle => html::write_bundle(profile, options, out),
+        Format::Parquet => parquet::write(profile, options, out),
     }
 }
 

@@ -581,6 +581,7 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
         "firefox.json",
         "perf.txt",
         "bundle.html",
+        "parquet",
     ];
     let mut paths: Vec<String> = Vec::new();
     for format in formats {
@@ -593,6 +594,8 @@ pub async fn ask_http(log: &Log, stage: &Stage, caller: &Arc<Caller>) {
             paths.push(format!("/api/profile.{format}?{query}"));
         }
     }
+    let steps = "from=0&step=86400&group_by=host,namespace,comm";
+    paths.push(format!("/api/profile.parquet?{steps}"));
     for format in formats {
         for id in 0..10 {
             paths.push(format!("/api/capture.{format}?id={id}"));
@@ -741,6 +744,9 @@ pub async fn ask_grpc_web(log: &Log, router: &mut axum::Router) {
 /// What is in it, where it is packed.
 pub fn unpacked(bytes: &[u8]) -> Vec<u8> {
     use std::io::Read;
+    if bytes.starts_with(b"PAR1") {
+        return crate::table::rows(bytes.to_vec()).join("\n").into_bytes();
+    }
     let mut text = Vec::new();
     match flate2::read::GzDecoder::new(bytes).read_to_end(&mut text) {
         Ok(_) => text,

@@ -143,6 +143,8 @@ async fn nothing_of_others_is_in_any_byte_of_any_answer() {
             "http /api/capture.json",
             "http /api/profile.folded",
             "http /api/profile.pb.gz",
+            "http /api/profile.parquet?from=0&group_by",
+            "http /api/profile.parquet?from=0&step",
             "web QueryService/Top",
             "pyroscope ProfileTypes",
             "pyroscope LabelValues",
