@@ -7,6 +7,7 @@ mod agent;
 mod drilldown;
 mod floor;
 mod generate;
+mod http;
 mod page;
 mod queries;
 mod rights;
@@ -23,6 +24,8 @@ use std::time::{Duration, Instant};
 use testkit::fleet::{Collector, Options};
 use tokio::task::LocalSet;
 
+pub use drilldown::Args as DrilldownArgs;
+pub use drilldown::run as drilldown;
 pub use generate::Random;
 pub use queries::Args as QueriesArgs;
 pub use queries::run as queries;

@@ -1,15 +1,18 @@
 //! Questions to a collector that remembers an hour of 50 hosts, and of twice as many.
 
 use super::agent::Agent;
+use super::floor;
 use super::generate::{Drawn, Fleet, WINDOW_S};
 use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
-use super::{drilldown, floor};
 use crate::machine::Machine;
 use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
 use proto::agent::{LabelMatcher, MatchOp, TimeRange};
 use proto::collector::query_service_client::QueryServiceClient;
-use proto::collector::{OverviewRequest, ProfileRequest, Selection, SeriesRequest, TopRequest};
+use proto::collector::{
+    HostsRequest, LabelNamesRequest, OverviewRequest, ProfileRequest, Selection, SeriesRequest,
+    TopRequest,
+};
 use std::rc::Rc;
 use std::time::Instant;
 use testkit::fleet::Collector;
@@ -163,7 +166,10 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
 
 /// Pushes every window of these hosts as fast as they are taken; returns the rows, and the bytes
 /// that were sent.
-async fn fill(
+///
+/// # Errors
+/// When the collector refuses a window or goes away.
+pub async fn fill(
     fleet: Rc<Fleet>,
     collector: &Collector,
     hosts: std::ops::Range<usize>,
@@ -216,12 +222,24 @@ enum Question {
     Profile,
     Series(&'static str),
     Top,
-    /// A view of Profiles Drilldown: eleven calls over HTTP.
-    Drilldown,
     /// The second half of the range against the first.
     Overview {
         functions: bool,
     },
+}
+
+async fn connect(collector: &Collector) -> anyhow::Result<QueryServiceClient<Channel>> {
+    let address = format!("http://{}", collector.options().grpc());
+    let channel = Endpoint::from_shared(address)?.connect().await?;
+    Ok(QueryServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX))
+}
+
+fn one(label: &str, value: &str) -> Vec<LabelMatcher> {
+    vec![LabelMatcher {
+        label: label.to_owned(),
+        op: MatchOp::Equal.into(),
+        value: value.to_owned(),
+    }]
 }
 
 async fn ask(
@@ -229,21 +247,12 @@ async fn ask(
     collector: &Collector,
     range: TimeRange,
 ) -> anyhow::Result<Vec<Answered>> {
-    let address = format!("http://{}", collector.options().grpc());
-    let channel = Endpoint::from_shared(address)?.connect().await?;
-    let mut client = QueryServiceClient::new(channel).max_decoding_message_size(ANSWER_BYTES_MAX);
+    let mut client = connect(collector).await?;
     let container = fleet.hosts[0]
         .containers
         .last()
         .map_or("", |container| container.id.as_str());
     let service = fleet.services[0].name.as_str();
-    let one = |label: &str, value: &str| {
-        vec![LabelMatcher {
-            label: label.to_owned(),
-            op: MatchOp::Equal.into(),
-            value: value.to_owned(),
-        }]
-    };
     let questions = [
         (
             "one container",
@@ -265,13 +274,6 @@ async fn ask(
             Question::Series("cgroup"),
         ),
         ("top 50", 300.0, Vec::new(), Question::Top),
-        (
-            // What its graph and its flame graph may take as questions of our own.
-            "a view of Drilldown",
-            1100.0,
-            Vec::new(),
-            Question::Drilldown,
-        ),
         (
             "overview, half against half",
             500.0,
@@ -296,7 +298,7 @@ async fn ask(
         let mut taken = Vec::new();
         for _ in 0..REPEATS {
             let (begin, cpu_ms) = (Instant::now(), asked_ms(collector)?);
-            once(&mut client, collector, &question, selection.clone())
+            once(&mut client, &question, selection.clone())
                 .await
                 .with_context(|| format!("failed to ask for {name}"))?;
             let wall_ms = begin.elapsed().as_secs_f64() * 1e3;
@@ -320,7 +322,10 @@ async fn ask(
 
 /// CPU time so far of all threads but the one that flushes and compacts what was pushed before.
 /// Unit: milliseconds.
-fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
+///
+/// # Errors
+/// When it has ended.
+pub fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
     let usage = crate::cost::Usage::of(collector.pid())?;
     let threads = usage.cpu_ns_by_thread.iter();
     let asked = threads.filter(|(name, _)| *name != UPKEEP);
@@ -329,7 +334,6 @@ fn asked_ms(collector: &Collector) -> anyhow::Result<f64> {
 
 async fn once(
     client: &mut QueryServiceClient<Channel>,
-    collector: &Collector,
     question: &Question,
     selection: Selection,
 ) -> anyhow::Result<()> {
@@ -361,10 +365,6 @@ async fn once(
             };
             client.top(request).await?;
         }
-        Question::Drilldown => {
-            let range = selection.range.unwrap_or_default();
-            drilldown::view(&collector.options().http(), range)?;
-        }
         Question::Overview { functions } => {
             let mut now = selection;
             let range = now.range.unwrap_or_default();
@@ -386,4 +386,69 @@ async fn once(
         }
     }
     Ok(())
+}
+
+/// What the collector's page asks when somebody opens it.
+pub struct Questions {
+    client: QueryServiceClient<Channel>,
+    range: TimeRange,
+}
+
+impl Questions {
+    /// Connects to a collector, to ask for this range.
+    ///
+    /// # Errors
+    /// When it does not answer.
+    pub async fn connect(collector: &Collector, range: TimeRange) -> anyhow::Result<Questions> {
+        let client = connect(collector).await?;
+        Ok(Questions { client, range })
+    }
+
+    /// The overview, with functions and without, its chart and the hosts: four calls.
+    ///
+    /// # Errors
+    /// When one of them is not answered.
+    pub async fn page_overview(&mut self) -> anyhow::Result<()> {
+        let range = Some(self.range);
+        for functions in [false, true] {
+            let overview = Question::Overview { functions };
+            let selection = self.all(Vec::new());
+            once(&mut self.client, &overview, selection).await?;
+        }
+        self.chart(self.all(Vec::new())).await?;
+        self.client.hosts(HostsRequest { range }).await?;
+        Ok(())
+    }
+
+    /// The profile of a service, its chart and the names of labels: three calls.
+    ///
+    /// # Errors
+    /// When one of them is not answered.
+    pub async fn page_profile(&mut self, service: &str) -> anyhow::Result<()> {
+        let selection = self.all(one("service", service));
+        self.chart(selection.clone()).await?;
+        let names = LabelNamesRequest {
+            selection: Some(self.all(Vec::new())),
+        };
+        self.client.label_names(names).await?;
+        once(&mut self.client, &Question::Profile, selection).await
+    }
+
+    fn all(&self, matchers: Vec<LabelMatcher>) -> Selection {
+        Selection {
+            range: Some(self.range),
+            matchers,
+            ..Selection::default()
+        }
+    }
+
+    async fn chart(&mut self, selection: Selection) -> anyhow::Result<()> {
+        let request = SeriesRequest {
+            selection: Some(selection),
+            accounted: true,
+            ..SeriesRequest::default()
+        };
+        self.client.series(request).await?;
+        Ok(())
+    }
 }
