@@ -218,7 +218,7 @@ pub async fn run(out: &Out, connection: &Connection, mut args: Args) -> Result<u
         times: args.times || format.needs_times(),
     };
     if let (Some(step), Source::Collector(collector)) = (args.step, &mut source) {
-        let found = steps::table(collector, &question, step).await?;
+        let found = steps::table(collector, &question, step, clock.now_ns()).await?;
         return steps::deliver(&args.to.path, found, args.quiet, &clock);
     }
     let mut facts = Vec::new();

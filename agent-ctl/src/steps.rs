@@ -60,7 +60,7 @@ pub struct Table {
     fleet: Fleet,
 }
 
-/// Asks for every step that has data.
+/// Asks for every step that has data. An open range ends now.
 ///
 /// # Errors
 /// When there are too many steps, they have no unit in common, or the collector does not answer.
@@ -68,8 +68,10 @@ pub async fn table(
     collector: &mut Collector,
     question: &Question,
     step: Duration,
+    now_ns: i64,
 ) -> Result<Table> {
     let Range { start_ns, end_ns } = question.range;
+    let end_ns = if end_ns == 0 { now_ns } else { end_ns };
     let step_ns = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
     if end_ns.abs_diff(start_ns) / step_ns >= STEPS_MAX {
         return Err(fail(

@@ -259,8 +259,8 @@ counted! {
     /// Labels of other senders that were dropped: their name is reserved or cannot be used, or
     /// there were too many.
     Counter fleetprof_collector_sent_labels_dropped_total = sent_labels_dropped;
-    /// 1 while the receiver of exported profiles cannot be reached or refuses them, or the store does
-    /// not answer.
+    /// 1 while the receiver of exported profiles cannot be reached or refuses them, or the store
+    /// does not answer.
     Gauge fleetprof_collector_otlp_export_failing = export_failing;
     /// Slices of hosts, of ten seconds each, that are stored and not exported yet.
     Gauge fleetprof_collector_otlp_export_waiting_slices = export_waiting;

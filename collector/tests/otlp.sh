@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Installs OpenTelemetry's own classes, by which exports are received in tests/server, and prints the
-# path of their Python; see tests/venv.sh of the repository.
+# Installs OpenTelemetry's own classes, by which exports are received in tests/server, and prints
+# the path of their Python; see tests/venv.sh of the repository.
 set -euo pipefail
 
 version=1.45.2

@@ -206,12 +206,14 @@ fn a_table_has_every_step_that_has_data() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("hour.parquet");
     let path = path.to_str().unwrap();
-    let args = ["profile", "--since", "1h", "--step", "1m", "--unit", "a"];
+    let args = [
+        "profile", "--since", "1h", "--step", "1m", "--unit", "nginx",
+    ];
     let ended = running.ask(&[&args[..], &["--group-by", "unit", "-o", path]].concat());
     assert_eq!(ended.code, 0, "{}", ended.all());
-    assert!(ended.err.contains("3 steps of 1m"), "{}", ended.err);
+    assert!(ended.err.contains("3 steps of 1 min"), "{}", ended.err);
     // The third step of four has no host.
-    let asked = "[unit Equal a] by [\"unit\"] nodes 0";
+    let asked = "[unit Equal nginx.service] by [\"unit\"] nodes 0";
     assert_eq!(running.calls("profile"), [asked; 3]);
     let written = std::fs::read(path).unwrap();
     assert!(written.starts_with(b"PAR1") && written.ends_with(b"PAR1"));
