@@ -17,12 +17,16 @@ use std::path::PathBuf;
 /// Reads a profile of another tool and writes it in any format.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
-The format is detected from the content: perf script text, folded stacks, pprof, speedscope or \
-JSON of agent-ctl, each plain or gzip. Sample times are kept if the file has them. Notes about \
-what was skipped or assumed go to standard error. `diff` and `heatmap` read the same files.
+The format is detected from the content: perf.data, perf script text, folded stacks, pprof, \
+speedscope or JSON of agent-ctl; all but perf.data plain or gzip. Sample times are kept if the \
+file has them. Notes about what was skipped or assumed go to standard error. `diff` and \
+`heatmap` read the same files.
+
+Functions in perf.data get names from the files of this machine that have the recorded build ID, \
+and from its kernel if that still runs since the recording. perf need not be installed.
 
 Examples:
-  perf script -i perf.data | agent-ctl import - -o perf.html
+  agent-ctl import perf.data -o perf.html
   agent-ctl import out.perf -o out.json && agent-ctl heatmap out.json
   agent-ctl import trace.speedscope.json --profile 2 -o trace.pb.gz
   agent-ctl import cpu.pb.gz --keep '^malloc' --format folded")]
@@ -30,7 +34,8 @@ pub struct Args {
     /// File to read, `-` for standard input
     #[arg(value_name = "FILE")]
     file: PathBuf,
-    /// Number of the profile in the file, from 1 (speedscope) [default: all of them together]
+    /// Number of the profile in the file (speedscope) or of the event (perf.data), from 1
+    /// [default: all of them together; the first event]
     #[arg(
         long,
         value_name = "N",

@@ -268,17 +268,27 @@ pub fn read_one(path: &Path, which: Option<usize>) -> Result<(Import, Source)> {
         }
     };
     read.with_context(|| format!("failed to read `{shown}`"))?;
-    let options = ImportOptions {
-        bytes_max: FILE_BYTES_MAX,
-        profile: which,
-    };
-    formats::import(&bytes, options).map_err(|error| {
-        let text = profile::text::with_causes(&error);
+    let refused = |error: &dyn std::error::Error| {
+        let text = profile::text::with_causes(error);
         fail(
             exit::USAGE,
             format!("failed to read `{shown}` as a profile: {text}"),
         )
-    })
+    };
+    if perf_data::is_perf_data(&bytes) {
+        let options = perf_data::Options {
+            bytes_max: FILE_BYTES_MAX as usize,
+            event: which,
+            local: true,
+        };
+        let import = perf_data::read(&bytes, options).map_err(|error| refused(&error))?;
+        return Ok((import, Source::PerfData));
+    }
+    let options = ImportOptions {
+        bytes_max: FILE_BYTES_MAX,
+        profile: which,
+    };
+    formats::import(&bytes, options).map_err(|error| refused(&error))
 }
 
 /// The query that selects in a profile at hand what an agent would have selected.

@@ -220,6 +220,25 @@ fn stacks_without_modules_are_compared_by_the_names_of_functions() {
 }
 
 #[test]
+fn a_recording_of_perf_is_read_as_other_files_are() {
+    let file = concat!(
+        env!("CARGO_MANIFEST_DIR"),
+        "/../fuzz/corpus/perf_data/cgroups"
+    );
+    let Ended(code, out, err) = alone(&["import", file, "--group-by", "cgroup"], b"");
+    assert_eq!(code, 0, "{err}");
+    assert!(out.starts_with("/;"), "{out}");
+    assert!(err.contains(": recording of perf\n"), "{err}");
+    let args = ["diff", "--before", file, "--after", file, "--json"];
+    let Ended(code, out, err) = alone(&args, b"");
+    assert_eq!(code, 0, "{err}");
+    let diff: serde_json::Value = serde_json::from_str(&out).unwrap();
+    assert!(!diff["functions"].as_array().unwrap().is_empty(), "{out}");
+    let Ended(code, out, err) = alone(&["heatmap", file], b"");
+    assert_eq!((code, out.is_empty()), (0, false), "{err}");
+}
+
+#[test]
 fn files_that_are_no_profile_are_refused_with_a_hint() {
     let firefox = r#"{"meta":{"version":1},"libs":[],"threads":[]}"#;
     for (text, expected) in [
@@ -230,7 +249,7 @@ fn files_that_are_no_profile_are_refused_with_a_hint() {
         ("{\"a\":1}", "not from fleetprof or speedscope"),
         ("<!DOCTYPE html><p>", "there is no profile in it"),
         ("a;b 1 2\n", "remove one column"),
-        ("PERFILE2", "perf script -i FILE"),
+        ("PERFILE2", "the header is damaged"),
         ("hello\n", "the format is unknown: expected pprof"),
         ("", "empty"),
     ] {

@@ -53,6 +53,7 @@ pub const ALL: &[(&str, Target)] = &[
     ("go_tables", go_tables),
     ("unwinding", unwinding),
     ("perf_maps", perf_maps),
+    ("perf_data", perf_data),
     ("jitdump", jitdump),
     ("proc_text", proc_text),
     ("container_metadata", container_metadata),
@@ -416,6 +417,23 @@ pub fn speedscope(data: &[u8]) {
     for which in [None, Some(1), Some(2)] {
         if let Ok(import) = formats::speedscope::read(data, which) {
             written(&import.profile);
+        }
+    }
+}
+
+/// What `perf record` wrote: the profile has as many samples as times, and can be written.
+pub fn perf_data(data: &[u8]) {
+    for event in [None, Some(2)] {
+        let options = ::perf_data::Options {
+            bytes_max: BYTES_MAX,
+            event,
+            local: false,
+        };
+        if let Ok(import) = ::perf_data::read(data, options) {
+            written(&import.profile);
+            let (total, times) = (import.profile.total(), &import.profile.timestamps);
+            assert!(times.is_absent() || times.list.len() as u64 == total.count);
+            assert!(total.count <= data.len().max(BYTES_MAX) as u64 / 8);
         }
     }
 }

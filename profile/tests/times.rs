@@ -535,7 +535,7 @@ fn what_cannot_be_read_says_what_it_is() {
         (&b""[..], "empty"),
         (b"\n \n", "empty"),
         (b"\x28\xb5\x2f\xfd\x00", "compressed with zstd"),
-        (b"PERFILE2\x00\x00", "perf script -i FILE"),
+        (b"PERFILE2\x00\x00", "unpack it first"),
         (b"hello\nworld\n", "the format is unknown: expected pprof"),
         (b"{\"a\":1}", "not from fleetprof or speedscope"),
         (b"{\"a\":1", "failed to parse JSON"),

@@ -234,7 +234,25 @@ const EDGES: &[(&str, &[&str])] = &[
             "fleetprof-sandbox",
         ],
     ),
-    ("agent-ctl", &["fleetprof-profile", "fleetprof-proto"]),
+    (
+        "fleetprof-perf-data",
+        &[
+            "fleetprof-host",
+            "fleetprof-jit",
+            "fleetprof-perf",
+            "fleetprof-profile",
+            "fleetprof-symbolize",
+            "fleetprof-unwind",
+        ],
+    ),
+    (
+        "agent-ctl",
+        &[
+            "fleetprof-perf-data",
+            "fleetprof-profile",
+            "fleetprof-proto",
+        ],
+    ),
 ];
 const MAY_USE_ALL: &[&str] = &["fleetprof-tests", "fleetprof-benches"];
 

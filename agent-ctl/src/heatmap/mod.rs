@@ -56,7 +56,7 @@ graph of minutes hides, show as spots. In the HTML, drag over a spot to see the 
 that time; --pick writes the profile in any format of `agent-ctl profile`. A range is FROM..TO \
 (either end is optional); each end is a time (`14:03:05.2`), an offset from the start (`+12.5s`) \
 or a cell (`COLUMN,ROW` from 0, as in the JSON). An agent keeps sample times for the last minutes. \
-Files with sample times are JSON of agent-ctl, perf script text and speedscope.
+Files with sample times are JSON of agent-ctl, perf.data, perf script text and speedscope.
 Exit code 6: there are no samples with times, or most samples were lost.
 
 Examples:
@@ -64,7 +64,7 @@ Examples:
   agent-ctl heatmap --since 2m --unit nginx -o nginx.html
   agent-ctl heatmap --since 2m --pick 14:03:05.22..14:03:05.6 -o burst.svg
   agent-ctl heatmap capture.json --pick +12s..+12.3s --format folded
-  perf script -i perf.data | agent-ctl heatmap - -o perf.html")]
+  agent-ctl heatmap perf.data -o perf.html")]
 pub struct Args {
     /// File to read instead of an agent, `-` for standard input
     #[arg(value_name = "FILE")]

@@ -7,7 +7,7 @@
 use super::batch::{RawBatch, RawProcess, RawSample, RawStack};
 use super::context::Context;
 use super::ledger::{Closed, LedgerKeeper};
-use super::names::{Names, Start};
+use super::names::Names;
 use super::programs::{ProgramTable, Programs, service_labels};
 use super::recorder::{Recorder, Row, WindowPart};
 use super::recorders::{Detail, Recorders};
@@ -32,6 +32,7 @@ use std::sync::mpsc::{Receiver, SyncSender};
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 use symbolize::files::FileStore;
+use symbolize::starts::{Start, cut_at_start};
 use symbolize::{Named, SymbolCounters, Symbolizer};
 
 /// Memory of the symbolizer's own label sets; forgotten likewise. 2 MiB hold about 15,000.
@@ -478,32 +479,15 @@ impl BatchSymbolizer {
             _ => 0,
         };
         let cut = outermost.unwrap_or(marked);
-        let (mut frames, own) = (&frames[cut..], own - cut);
-        let mut end = stack.end;
-        if ends_unsure(end) {
-            let mut of_itself = frames[own..].iter();
-            let outermost = of_itself.position(|at| start(at) == Start::Outermost);
-            if let Some(first) = outermost.map(|first| own + first) {
-                let starts = frames[first..]
-                    .iter()
-                    .take_while(|at| start(at) != Start::No);
-                frames = &frames[..first + starts.count()];
-                end = StackEnd::Complete;
-            }
-        }
-        if ends_unsure(end)
-            && let Some(root) = frames.last()
-        {
-            if start(root) != Start::No && end != StackEnd::Unmapped {
-                end = StackEnd::Complete;
-            } else if end == StackEnd::BrokenChain
-                && named(root)
-                    .last()
-                    .is_some_and(|&root| unnamed(names, root) != UnnamedReason::No)
-            {
-                end = StackEnd::Unresolved;
-            }
-        }
+        let (frames, own) = (&frames[cut..], own - cut);
+        let (len, end) = cut_at_start(frames, own, stack.end, |at| {
+            let outer = named(at).last();
+            outer.map_or((Start::No, false), |&outer| {
+                let has_no_name = unnamed(names, outer) != UnnamedReason::No;
+                (names.start(outer), has_no_name)
+            })
+        });
+        let frames = &frames[..len];
         let dict = recorder.dict_mut();
         let mut id = StackId::EMPTY;
         for at in frames.iter().rev() {
@@ -654,18 +638,6 @@ impl BatchSymbolizer {
             work.rows.push((key, sample.value));
         }
     }
-}
-
-/// True for ends after which the last frame may still be the outermost one; its name decides.
-fn ends_unsure(end: StackEnd) -> bool {
-    matches!(
-        end,
-        StackEnd::BrokenChain
-            | StackEnd::GeneratedCode
-            | StackEnd::Unmapped
-            | StackEnd::NoUnwindInfo
-            | StackEnd::ThirtyTwoBit
-    )
 }
 
 /// Frames that are named together.

@@ -6,91 +6,13 @@
 
 use super::context::Context;
 use hashbrown::HashMap;
-use profile::{Dictionary, FrameId, FrameKind, FrameRef};
+use profile::{Dictionary, FrameId};
 use symbolize::Symbolizer;
+use symbolize::starts::Start;
 
 /// Memory of the symbolizer's own dictionary of frames. When it is used up everything named so far
 /// is forgotten and named again as it is met. 12 MiB hold about 100,000 frames.
 const NAMES_BYTES_MAX: usize = 12 << 20;
-
-/// Functions at which a stack starts: a frame-pointer chain with one of them as root is complete.
-const START_FUNCTIONS: &[&str] = &[
-    "_start",
-    "__libc_start_main",
-    "__libc_start_call_main",
-    "__libc_start_main_impl",
-    "__libc_start_main@@GLIBC_2.34",
-    "start_thread",
-    "clone",
-    "clone3",
-    "__clone",
-    "__clone3",
-    "_dl_start_user",
-    "_dl_start",
-    "runtime.goexit",
-    "runtime.goexit.abi0",
-    // It leaves the goroutine for the scheduler, and what it calls never returns.
-    "runtime.mcall",
-    "runtime.mcall.abi0",
-    "runtime.mstart",
-    "runtime.mstart.abi0",
-    "runtime.rt0_go",
-    "runtime.rt0_go.abi0",
-    "_rt0_amd64_linux",
-];
-
-/// Start functions that only another start function ever calls. glibc's are built without frame
-/// pointers, so a chain beyond them follows a random register value: it is cut there.
-const OUTERMOST_FUNCTIONS: &[&str] = &[
-    "_start",
-    "__libc_start_main",
-    "__libc_start_call_main",
-    "__libc_start_main_impl",
-    "__libc_start_main@@GLIBC_2.34",
-    "start_thread",
-];
-
-/// Generated code at which a stack starts. An Erlang process has a stack of its own, whose
-/// outermost return address is that of the code that ends the process; the other runs the
-/// schedulers' threads.
-const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::process_main"];
-
-/// Whether a stack starts at a frame, according to its name.
-#[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Start {
-    No,
-    /// A start function that others may call too.
-    Maybe,
-    Outermost,
-}
-
-impl Start {
-    /// A program may call a function of its own `start_thread` or `_start`, so these are outermost
-    /// only where the C library is the one that has them. The others are reserved names.
-    pub fn of(frame: FrameRef<'_>) -> Start {
-        let function = frame.function;
-        if frame.kind == FrameKind::Jit {
-            let name = function.strip_prefix('$').unwrap_or(function);
-            let is_start = GENERATED_STARTS.iter().any(|start| name.starts_with(start));
-            return if is_start {
-                Start::Outermost
-            } else {
-                Start::No
-            };
-        }
-        if frame.kind != FrameKind::Native || !START_FUNCTIONS.contains(&function) {
-            return Start::No;
-        }
-        let in_libc = ["libc.", "libc-", "libpthread", "ld-"]
-            .iter()
-            .any(|library| frame.module.starts_with(library));
-        if OUTERMOST_FUNCTIONS.contains(&function) && (in_libc || function.starts_with("__libc_")) {
-            Start::Outermost
-        } else {
-            Start::Maybe
-        }
-    }
-}
 
 /// See the head of this file.
 pub(super) struct Names {

@@ -33,6 +33,7 @@ mod lines;
 pub mod mounts;
 pub mod open;
 mod places;
+pub mod starts;
 pub use places::function_start;
 
 #[cfg(test)]

@@ -21,6 +21,8 @@ pub enum Source {
     Speedscope,
     /// Text of `perf script`.
     PerfScript,
+    /// What `perf record` wrote, which is read outside of this crate.
+    PerfData,
     /// Folded stacks.
     Folded,
     /// A page that [`html`] wrote.
@@ -35,6 +37,7 @@ impl Source {
             Source::Pprof => "pprof",
             Source::Speedscope => "speedscope",
             Source::PerfScript => "perf script text",
+            Source::PerfData => "recording of perf",
             Source::Folded => "folded stacks",
             Source::Page => "page of fleetprof",
         }
@@ -71,8 +74,9 @@ pub enum ImportError {
         /// The program.
         by: &'static str,
     },
-    /// A file recorded by perf.
-    #[error("the file is a recording of perf\nconvert it to text: perf script -i FILE > FILE.txt")]
+    /// A file recorded by perf. Reading it takes the files of a machine, which are none of this
+    /// crate's business.
+    #[error("the file is a recording of perf\nunpack it first: `agent-ctl import` reads perf.data")]
     PerfData,
     /// A format that we write but cannot read.
     #[error(
@@ -132,7 +136,7 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
     let (bytes, mut notes) = unpack(bytes, limit)?;
     let source = tell(&bytes)?;
     if let Some(asked) = options.profile.filter(|&asked| asked != 1)
-        && source != Source::Speedscope
+        && !matches!(source, Source::Speedscope | Source::PerfData)
     {
         let kind = source;
         return Err(ImportError::OneProfile { kind, asked });
@@ -157,6 +161,7 @@ pub fn import(bytes: &[u8], options: ImportOptions) -> Result<(Import, Source), 
         Source::Page => html::read(&bytes)?,
         Source::Speedscope => speedscope::read(&bytes, options.profile)?,
         Source::PerfScript => perf_script::read(&text(&bytes, &mut notes))?,
+        Source::PerfData => return Err(ImportError::PerfData),
         Source::Folded => {
             let text = text(&bytes, &mut notes);
             let note = "folded stacks do not say what they count: it is taken for samples";
@@ -224,7 +229,7 @@ fn tell(bytes: &[u8]) -> Result<Source, ImportError> {
     let trimmed = bytes.strip_prefix(b"\xef\xbb\xbf").unwrap_or(bytes);
     let trimmed = trimmed.trim_ascii_start();
     if bytes.starts_with(b"PERFILE2") {
-        return Err(ImportError::PerfData);
+        return Ok(Source::PerfData);
     }
     if trimmed.is_empty() {
         return Err(ImportError::Empty);

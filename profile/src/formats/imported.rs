@@ -60,9 +60,20 @@ impl std::fmt::Debug for Import {
 }
 
 impl Import {
-    /// Counts what the samples say of their quality, where no file did.
-    pub(super) fn new(mut profile: Profile, notes: Vec<String>) -> Import {
-        let mut quality = Quality::default();
+    /// Counts what the samples say of their quality. What their profile says was lost stays.
+    pub fn new(mut profile: Profile, notes: Vec<String>) -> Import {
+        let Quality {
+            lost,
+            throttled,
+            malformed,
+            ..
+        } = profile.info.quality;
+        let mut quality = Quality {
+            lost,
+            throttled,
+            malformed,
+            ..Quality::default()
+        };
         for (&key, value) in &profile.samples {
             count_quality(&mut quality, &profile.dict, key, value.count);
         }
@@ -75,7 +86,7 @@ impl Import {
     }
 
     /// The same with what is known.
-    pub(super) fn knowing(self, known: Known) -> Import {
+    pub fn knowing(self, known: Known) -> Import {
         Import { known, ..self }
     }
 

@@ -13,5 +13,7 @@
 mod read;
 mod write;
 
-pub use read::{NAME_BYTES_MAX, PerfScriptError, STACK_FRAMES_MAX, looks_like, read};
+pub use read::{
+    NAME_BYTES_MAX, PerfScriptError, STACK_FRAMES_MAX, event_and_unit, looks_like, read,
+};
 pub use write::write;

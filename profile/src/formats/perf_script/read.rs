@@ -242,22 +242,12 @@ impl<'t> Reader<'t> {
 
     fn finish(mut self) -> Import {
         let samples = self.events.len() as u64 + self.untimed;
-        let event = self.event.unwrap_or("");
-        let base = event.split(':').next().unwrap_or(event);
-        let is_tracepoint = event.contains(':') && !is_modifier(event);
+        let (event, unit) = event_and_unit(self.event.unwrap_or(""));
         let info = &mut self.profile.info;
-        // `cycles:P` is cycles; of a tracepoint both parts are its name.
-        let name = if is_tracepoint { event } else { base };
-        info.event = name.chars().take(256).collect();
-        info.unit = match (self.without_period, base) {
-            (none, _) if none == samples => "",
-            (_, "cpu-clock" | "task-clock") => "nanoseconds",
-            _ if is_tracepoint => "events",
-            (_, base) => base,
+        info.event = event;
+        if self.without_period < samples {
+            info.unit = unit;
         }
-        .chars()
-        .take(256)
-        .collect();
         self.events.sort_by_key(|&(at, ..)| at);
         if let (Some(&(first, _, weight)), Some(&(last, ..))) =
             (self.events.first(), self.events.last())
@@ -323,6 +313,21 @@ impl<'t> Reader<'t> {
             self.notes.push(note.to_owned());
         }
     }
+}
+
+/// An event as perf spells it, without modifiers, and the unit of its periods.
+pub fn event_and_unit(event: &str) -> (String, String) {
+    let base = event.split(':').next().unwrap_or(event);
+    let is_tracepoint = event.contains(':') && !is_modifier(event);
+    // `cycles:P` is cycles; of a tracepoint both parts are its name.
+    let name = if is_tracepoint { event } else { base };
+    let unit = match base {
+        "cpu-clock" | "task-clock" => "nanoseconds",
+        _ if is_tracepoint => "events",
+        base => base,
+    };
+    let short = |text: &str| text.chars().take(256).collect();
+    (short(name), short(unit))
 }
 
 /// True when what follows the event's name are letters that modify it: `cycles:ppp`,
