@@ -53,6 +53,7 @@ Examples:
   benches fleet                1,000 simulated hosts push into one collector
   benches queries              how long a collector takes to answer
   benches drilldown            what a page of Grafana's Profiles Drilldown costs a collector
+  benches senders              what OTLP and pprof cost a collector, next to agents
   benches overview             how often it finds a change, and how often it reports one in error
   benches rights               what TLS, certificates, tokens and scopes cost a collector
   make bench                   micro, accuracy, overhead, offcpu, fleet and queries"
@@ -105,6 +106,8 @@ enum Command {
     /// Measure the calls of Grafana's Profiles Drilldown to a collector with an hour of 50 hosts,
     /// compared with those of its own page
     Drilldown(fleet::DrilldownArgs),
+    /// Compare profiles that come as OTLP and pprof with the same samples from agents
+    Senders(fleet::SendersArgs),
     /// Measure how often and how soon the overview finds a change, and how often it is wrong
     Overview(overview::Args),
     /// Compare a fleet over plain loopback with the same fleet over TLS, certificates, tokens and a
@@ -136,6 +139,7 @@ fn main() -> anyhow::Result<()> {
         Command::Fleet(args) => fleet::run(&args),
         Command::Queries(args) => fleet::queries(&args),
         Command::Drilldown(args) => fleet::drilldown(&args),
+        Command::Senders(args) => fleet::senders(&args),
         Command::Overview(args) => overview::run(&args),
         Command::Rights(args) => fleet::rights(&args),
         Command::Micro(args) => micro::run(&args),

@@ -11,6 +11,7 @@ mod http;
 mod page;
 mod queries;
 mod rights;
+mod senders;
 mod text;
 
 use crate::machine::Machine;
@@ -31,6 +32,8 @@ pub use queries::Args as QueriesArgs;
 pub use queries::run as queries;
 pub use rights::Args as RightsArgs;
 pub use rights::run as rights;
+pub use senders::Args as SendersArgs;
+pub use senders::run as senders;
 
 /// Most hosts: each has a connection, and file descriptors are bounded.
 const HOSTS_MAX: u64 = 5000;
