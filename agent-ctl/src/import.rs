@@ -48,7 +48,8 @@ pub struct Args {
     #[command(flatten)]
     frames: Frames,
     /// Labels to group samples by, `*` for all, `none` for none; in text and flame graphs they
-    /// become root frames [default: `comm` in text and flame graphs, all in pprof, JSON and parquet]
+    /// become root frames [default: `comm` in text and flame graphs, all in pprof, JSON and
+    /// parquet]
     #[arg(
         long,
         value_name = "LABEL,…",

@@ -1,9 +1,9 @@
 //! Language runtimes of the machine, each with a program of `tests/workloads` and set up as its
 //! manual says for profilers.
 //!
-//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime, DuckDB and .NET
-//! where scripts of `tests/` put them; so is a provider of identities for `node`.
-//! What is missing is a reason for a skip. Files that runtimes leave in `/tmp` go with [`Running`].
+//! They are looked for on `PATH` and, Python, among the versions of pyenv; wasmtime, DuckDB and
+//! .NET where scripts of `tests/` put them; so is a provider of identities for `node`. What is
+//! missing is a reason for a skip. Files that runtimes leave in `/tmp` go with [`Running`].
 
 use crate::cgroup::Cgroup;
 use crate::process::{program, run};

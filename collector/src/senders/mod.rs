@@ -6,8 +6,8 @@
 //! agents ([`crate::store::OfType`]), so nothing here can change what is said of CPU time of the
 //! fleet.
 //!
-//! A sender is the token it comes with. Its requests are bounded in number (`places.rs`), size, rate
-//! and number of series (`accounts.rs`); what is over a bound is refused with a sentence and
+//! A sender is the token it comes with. Its requests are bounded in number (`places.rs`), size,
+//! rate and number of series (`accounts.rs`); what is over a bound is refused with a sentence and
 //! counted.
 
 mod accounts;
