@@ -373,7 +373,7 @@ fn next(state: &mut u64) -> u64 {
 
 #[test]
 fn real_recordings_with_damage_anywhere_end_in_a_profile_or_an_error() {
-    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../fuzz/corpus/perf_data");
+    let corpus = concat!(env!("CARGO_MANIFEST_DIR"), "/../../fuzz/corpus/perf_data");
     let mut state = 0x9e37_79b9_7f4a_7c15;
     for file in std::fs::read_dir(corpus).expect("the corpus") {
         let whole = std::fs::read(file.expect("a file").path()).expect("a file");
