@@ -169,26 +169,17 @@ export function plural(value: number, one: string, many = `${one}s`): string {
   return `${count(value)} ${Math.round(value) === 1 ? one : many}`;
 }
 
-/** What time within a second is called: cores, unless it is no CPU time. */
-let timeRate = 'cores';
+/** Id of the profile type whose words are used; empty: that of agents. */
+let type = '';
 
-/** What is measured. */
-let what = 'CPU';
-
-/** Other senders have series where agents have hosts. */
-let isOfSenders = false;
-
-/**
- * Names what is measured, and rates of time, from now on for a profile type, by what it counts; the
- * empty one is of agents.
- */
-export function nameType(type: string): void {
-  isOfSenders = type !== '';
-  const counted = type.split(':')[1] ?? '';
-  const isCpu = type === '' || counted === 'cpu';
-  timeRate = isCpu ? 'cores' : 's/s';
-  what = isCpu ? 'CPU' : printable(counted).slice(0, 40);
+/** Names what is measured, and rates of time, from now on for a profile type, by what it counts. */
+export function nameType(id: string): void {
+  type = id;
 }
+
+const counted = () => type.split(':')[1] ?? '';
+
+const isCpu = () => type === '' || counted() === 'cpu';
 
 /** A profile type: its sample type, and the name and the unit of the profile that it is of. */
 export function typeWords(id: string): string {
@@ -197,17 +188,18 @@ export function typeWords(id: string): string {
 }
 
 /** What is measured: `CPU`, or what a profile type counts, such as `inuse_space`. */
-export const measure = () => what;
+export const measure = () => (isCpu() ? 'CPU' : printable(counted()).slice(0, 40));
 
-/** Whether it was sent by others than agents. */
-export const ofSenders = () => isOfSenders;
+/** Whether it was sent by others than agents, who have series in place of hosts. */
+export const ofSenders = () => type !== '';
 
 /** The same as what weights are: `CPU time`, `inuse_space`. */
-export const measured = () => (what === 'CPU' ? 'CPU time' : what);
+export const measured = () => (isCpu() ? 'CPU time' : measure());
 
 /** What rates of a unit are called: `cores`, `cycles/s`. */
 export function rateUnit(unit: string): string {
-  return unit === 'nanoseconds' ? timeRate : `${unit || 'samples'}/s`;
+  if (unit !== 'nanoseconds') return `${unit || 'samples'}/s`;
+  return isCpu() ? 'cores' : 's/s';
 }
 
 /** A rate with its unit: `1.25 cores`, `3.66 MiB/s`. */
