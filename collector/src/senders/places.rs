@@ -120,10 +120,7 @@ impl<S: NamedService> NamedService for Placed<S> {
 
 impl<S> Service<Request<Body>> for Placed<S>
 where
-    S: Service<Request<TimeoutBody<Body>>, Response = Response<Body>, Error = Infallible>
-        + Clone
-        + Send
-        + 'static,
+    S: Service<Request<TimeoutBody<Body>>, Response = Response<Body>, Error = Infallible>,
     S::Future: Send + 'static,
 {
     type Response = Response<Body>;
@@ -135,20 +132,16 @@ where
     }
 
     fn call(&mut self, request: Request<Body>) -> Self::Future {
-        let (mut inner, senders) = (self.inner.clone(), self.senders.clone());
+        let caller = Caller::of(request.extensions());
+        // Nothing of it is read before it is polled.
+        let answering = self.inner.call(request.map(steady));
+        let senders = self.senders.clone();
         Box::pin(async move {
             let answering = async {
-                let caller = Caller::of(request.extensions())?;
-                let answering = inner.call(request.map(steady));
-                senders.in_place(&caller, answering).await
-            };
-            let answering = async {
-                let Ok(answered) = answering
-                    .await
-                    .unwrap_or_else(|status| Ok(status.into_http()));
+                let Ok(answered) = answering.await;
                 answered
             };
-            Ok(senders.counting(answering).await)
+            Ok(senders.answered(caller, answering, Status::into_http).await)
         })
     }
 }
@@ -193,18 +186,22 @@ impl Senders {
     /// Counts a refusal.
     pub(crate) fn refuse(&self, refusal: Refusal) -> Status {
         refusal.cause.counter(&self.0.metrics).inc();
-        // Outside of a request in tests alone.
+        // Requests of plain HTTP have none: nobody but this refuses them.
         let _ = COUNTED.try_with(|counted| counted.set(true));
         refusal.status()
     }
 
-    /// Answers a request; counts a refusal that the transport made, which read it first.
-    pub(crate) async fn counting<B>(
+    /// Reads and answers a request that the transport decodes, once it has a place, and counts its
+    /// refusal if the transport made it. `refused` makes an answer of any other.
+    pub(crate) async fn answered<B>(
         &self,
+        caller: Result<Arc<Caller>, Status>,
         answering: impl Future<Output = Response<B>>,
+        refused: impl FnOnce(Status) -> Response<B>,
     ) -> Response<B> {
         let answering = async {
-            let answered = answering.await;
+            let in_place = async { self.in_place(&*caller?, answering).await };
+            let answered = in_place.await.unwrap_or_else(refused);
             if !COUNTED.with(Cell::get)
                 && let Some(cause) = cause(&answered)
             {

@@ -67,16 +67,10 @@ pub(super) async fn pusher(State(site): State<Site>, request: Request) -> Respon
     let most = senders.request_bytes();
     let service = Held::new(senders.clone().pusher(), site.queries.clone());
     let request = request.map(|body| Body::new(senders::steady(body)));
-    let answering = async {
-        let caller = Caller::of(request.extensions())?;
-        let answering = answered(site, service, request, most);
-        senders.in_place(&caller, answering).await
-    };
-    let answering = async {
-        let answered = answering.await;
-        answered.unwrap_or_else(|status| pyroscope::refused(&headers, &status).map(Body::from))
-    };
-    senders.counting(answering).await
+    let caller = Caller::of(request.extensions());
+    let answering = answered(site, service, request, most);
+    let refused = |status: Status| pyroscope::refused(&headers, &status).map(Body::from);
+    senders.answered(caller, answering, refused).await
 }
 
 /// Takes what older clients send.
