@@ -77,6 +77,38 @@ impl Fleet {
         self
     }
 
+    /// The same with the sums of parts of the same unit, and with what any of them misses.
+    pub fn made_of(mut self, parts: Vec<Fleet>) -> Fleet {
+        let quality = &mut self.quality;
+        (quality.total_count, quality.total_weight) = (0, 0);
+        quality.pruned_weight = 0;
+        quality.named_later.clear();
+        for Fleet { quality: part, .. } in parts {
+            for (sum, own) in [
+                (&mut quality.total_count, part.total_count),
+                (&mut quality.total_weight, part.total_weight),
+                (&mut quality.pruned_weight, part.pruned_weight),
+            ] {
+                *sum = sum.saturating_add(own);
+            }
+            quality.weights_capped |= part.weights_capped;
+            quality.damaged.extend(part.damaged);
+            quality.not_kept.extend(part.not_kept);
+            for later in part.named_later {
+                let mut known = quality.named_later.iter_mut();
+                match known.find(|known| known.source == later.source) {
+                    Some(known) => known.count = known.count.saturating_add(later.count),
+                    None => quality.named_later.push(later),
+                }
+            }
+        }
+        for names in [&mut quality.damaged, &mut quality.not_kept] {
+            names.sort();
+            names.dedup();
+        }
+        self
+    }
+
     /// The time the answer covers.
     pub fn covered(&self) -> TimeRange {
         self.quality.covered.unwrap_or_default()
@@ -378,6 +410,30 @@ mod tests {
             total_weight: 1000,
             ..DataQuality::default()
         }
+    }
+
+    #[test]
+    fn an_answer_in_parts_has_their_sums_and_misses_what_any_of_them_does() {
+        let part = |weight, not_kept: &[&str]| {
+            Fleet::of(DataQuality {
+                total_count: 2,
+                total_weight: weight,
+                pruned_weight: 1,
+                not_kept: not_kept.iter().map(|text| (*text).to_owned()).collect(),
+                ..sound()
+            })
+        };
+        let parts = vec![
+            part(30, &[]),
+            part(20, &["no comm"]),
+            part(u64::MAX, &["no comm"]),
+        ];
+        let all = Fleet::of(sound()).made_of(parts);
+        assert_eq!((all.total().count, all.total_weight()), (6, u64::MAX));
+        assert_eq!((all.quality.pruned_weight, all.hosts()), (3, (4, 5)));
+        assert_eq!(all.quality.not_kept, ["no comm"]);
+        assert!(all.is_partial());
+        assert!(!Fleet::of(sound()).made_of(vec![part(1, &[])]).is_partial());
     }
 
     #[test]

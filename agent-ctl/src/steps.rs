@@ -25,6 +25,9 @@ use std::time::Duration;
 /// Most steps, as a collector has them in a download.
 const STEPS_MAX: u64 = 1024;
 
+/// Length of a window, of which a collector makes steps. Unit: nanoseconds.
+const WINDOW_NS: u64 = 10_000_000_000;
+
 /// Refuses steps where there can be none.
 ///
 /// # Errors
@@ -72,15 +75,11 @@ pub async fn table(
 ) -> Result<Table> {
     let Range { start_ns, end_ns } = question.range;
     let end_ns = if end_ns == 0 { now_ns } else { end_ns };
-    let step_ns = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX).max(1);
-    if end_ns.abs_diff(start_ns) / step_ns >= STEPS_MAX {
-        return Err(fail(
-            exit::USAGE,
-            format!(
-                "failed to use --step: the range has more than {STEPS_MAX} steps\nuse a longer \
-                 step or a shorter range"
-            ),
-        ));
+    let step_ns = u64::try_from(step.as_nanos()).unwrap_or(u64::MAX);
+    // An open start is where the collector's data starts, so what it answers is counted, too.
+    if start_ns > 0 {
+        let whole_ns = step_ns.div_ceil(WINDOW_NS).max(1).saturating_mul(WINDOW_NS);
+        refuse_more(end_ns.abs_diff(start_ns) / whole_ns)?;
     }
     // Which steps have data is known without stacks.
     let mut selection = question.samples.selection(question.range);
@@ -91,6 +90,8 @@ pub async fn table(
         ..SeriesRequest::default()
     };
     let (series, fleet) = collector.series(request).await?;
+    refuse_more((series.steps.len() as u64).saturating_sub(1))?;
+    let mut parts = Vec::new();
     let mut bytes = Vec::new();
     let mut writer = parquet::Writer::new(&mut bytes, question.group_by.clone())?;
     let mut steps = 0;
@@ -110,17 +111,32 @@ pub async fn table(
             group_by: question.group_by.clone(),
             max_nodes: 0,
         };
-        let (profile, _) = collector.profile(request).await?;
+        let (profile, part) = collector.profile(request).await?;
         steps += usize::from(!profile.samples.is_empty());
         writer.add(&profile)?;
+        parts.push(part);
     }
     writer.finish()?;
     Ok(Table {
         bytes,
         steps,
         step_ns: series.step_ns,
-        fleet,
+        fleet: fleet.made_of(parts),
     })
+}
+
+/// Refuses a range that lies in more than so many steps, of which the first is not counted.
+fn refuse_more(further: u64) -> Result<()> {
+    if further < STEPS_MAX {
+        return Ok(());
+    }
+    Err(fail(
+        exit::USAGE,
+        format!(
+            "failed to use --step: the range has more than {STEPS_MAX} steps\nuse a longer step \
+             or a shorter range"
+        ),
+    ))
 }
 
 /// Writes a table to its file and says what it is.
@@ -129,10 +145,7 @@ pub async fn table(
 /// When it cannot be written.
 pub fn deliver(path: &Path, table: Table, quiet: bool, clock: &Clock) -> Result<u8> {
     let Table { steps, fleet, .. } = &table;
-    let code = match fleet.loss() {
-        Some(_) => exit::PARTIAL,
-        None => fleet::code(*steps == 0, Some(fleet)),
-    };
+    let code = fleet::code(*steps == 0, Some(fleet));
     if *steps == 0 {
         note!("agent-ctl: no samples in the range: nothing written");
     } else {

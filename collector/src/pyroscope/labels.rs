@@ -457,11 +457,10 @@ impl Pyroscope {
         let how = (Ask::Labels, 0, ROWS_MAX);
         let kept = self.ask(caller, how, |asking| Ok(asking.store.kept()?));
         let mut kept = kept.await?;
-        // All of them are in one store, so one of them says what it keeps.
-        let everything = agent::TimeRange::default();
-        if let Some(of) = self.each(caller, everything).await?.get(1) {
+        if self.queries.has_senders() {
             let how = (Ask::Labels, 0, ROWS_MAX);
-            let sent = of.ask(caller, how, |asking| Ok(asking.store.kept()?));
+            let senders = self.of_senders(Arc::new([]));
+            let sent = senders.ask(caller, how, |asking| Ok(asking.store.kept()?));
             kept = match (kept, sent.await?) {
                 (Some(own), Some(sent)) => Some(TimeRange {
                     start_unix_ns: own.start_unix_ns.min(sent.start_unix_ns),

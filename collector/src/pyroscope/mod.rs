@@ -95,12 +95,17 @@ impl Pyroscope {
         let ids = self.queries.profile_types(caller, Some(range)).await?;
         let types = ids.iter().map(|id| ProfileType::parse(id));
         let types = types.collect::<Result<Arc<[_]>, _>>()?;
-        let senders = (!types.is_empty()).then(|| Pyroscope {
+        let senders = (!types.is_empty()).then(|| self.of_senders(types));
+        Ok([self.clone()].into_iter().chain(senders).collect())
+    }
+
+    /// The answers for these types of other senders.
+    fn of_senders(&self, types: Arc<[ProfileType]>) -> Pyroscope {
+        Pyroscope {
             queries: self.queries.of_senders(),
             service_labels: Arc::new([selection::SERVICE_NAME.to_owned()]),
             of: Of::Senders(types),
-        });
-        Ok([self.clone()].into_iter().chain(senders).collect())
+        }
     }
 
     /// As servers of gRPC.

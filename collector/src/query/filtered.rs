@@ -4,7 +4,7 @@
 //! there are only a few steps: enough to see since when a function costs more, and where.
 
 use super::cgroups;
-use super::request::{STEPS_S, invalid};
+use super::request::{STEPS_S, invalid, whole_windows};
 use crate::store::query::heaviest;
 use crate::store::{
     LabelSet, Limits, QueryResult, Scope, StoreError, StoreQueries, TimeRange, TimeSeries,
@@ -32,9 +32,7 @@ pub(crate) fn step(range: TimeRange, asked_ns: u64) -> Result<u64, Status> {
     // A range that does not start at a multiple of the step touches one more.
     let fits = |step: &u64| length.div_ceil(*step) < STEPS_MAX;
     if asked_ns > 0 {
-        let asked = asked_ns
-            .div_ceil(super::request::WINDOW_NS)
-            .saturating_mul(super::request::WINDOW_NS);
+        let asked = whole_windows(asked_ns);
         return match fits(&asked) {
             true => Ok(asked),
             false => Err(invalid(format!(

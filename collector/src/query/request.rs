@@ -159,7 +159,7 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
             .find(fits)
             .unwrap_or(length / STEPS_DEFAULT / WINDOW_NS * WINDOW_NS + WINDOW_NS)
     } else {
-        asked_ns.div_ceil(WINDOW_NS).saturating_mul(WINDOW_NS)
+        whole_windows(asked_ns)
     };
     let points = (length / step + 2).saturating_mul(lines as u64 + 1);
     if points > POINTS_MAX {
@@ -169,6 +169,11 @@ pub fn step(range: TimeRange, asked_ns: u64, lines: usize) -> Result<u64, Status
         )));
     }
     Ok(step)
+}
+
+/// A step as it is asked for, in complete windows.
+pub fn whole_windows(asked_ns: u64) -> u64 {
+    asked_ns.div_ceil(WINDOW_NS).saturating_mul(WINDOW_NS)
 }
 
 /// A range widened to complete steps, which start at multiples of their length since the epoch.

@@ -1,6 +1,6 @@
 //! A range in steps, each answered with a profile of its own.
 
-use super::request::{self, WINDOW_NS, invalid};
+use super::request::{self, WINDOW_NS, invalid, whole_windows};
 use crate::store::{Limits, QueryResult, Scope, StoreError, StoreQueries, TimeRange, TimeSeries};
 use profile::{Profile, Query};
 use tonic::Status;
@@ -71,10 +71,7 @@ impl Iterator for Steps<'_> {
 /// # Errors
 /// INVALID_ARGUMENT when that makes too many of a range.
 pub(crate) fn step(range: TimeRange, asked_ns: u64) -> Result<u64, Status> {
-    let step = asked_ns
-        .div_ceil(WINDOW_NS)
-        .max(1)
-        .saturating_mul(WINDOW_NS);
+    let step = whole_windows(asked_ns).max(WINDOW_NS);
     let length = range.end_unix_ns.abs_diff(range.start_unix_ns);
     // A range that does not start at a multiple of the step touches one more.
     match length.div_ceil(step) < STEPS_MAX {
