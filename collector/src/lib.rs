@@ -35,6 +35,7 @@ pub mod store;
 pub mod symbols;
 mod sync;
 pub mod time;
+mod trust;
 pub mod upkeep;
 pub mod web;
 mod wrong_port;

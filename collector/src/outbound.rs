@@ -1,15 +1,14 @@
 //! Requests to providers of identities and to webhooks, over HTTP/1.1: one connection each,
 //! certificates checked, no redirect followed, bounded in time and size.
 
+use crate::trust;
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::body::Bytes;
 use hyper::client::conn::http1;
 use hyper::header::{ACCEPT, CONNECTION, HOST, HeaderName, HeaderValue, USER_AGENT};
 use hyper::{Method, Request, StatusCode, Uri};
 use hyper_util::rt::TokioIo;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, ServerName};
-use rustls::{ClientConfig, RootCertStore};
+use rustls::pki_types::ServerName;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
@@ -44,33 +43,8 @@ pub(crate) struct Client {
 impl Client {
     /// Believes the system's authorities, and those of a file.
     pub(crate) fn new(ca_file: Option<&Path>) -> Result<Client, String> {
-        let mut roots = RootCertStore::empty();
-        // What cannot be read of the system's is as good as not there: nobody is believed for it.
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = ca_file {
-            let failed = |why: &dyn std::fmt::Display| {
-                format!(
-                    "failed to use `{}` (`auth.oidc.ca_file`): {why}",
-                    path.display()
-                )
-            };
-            let certificates = CertificateDer::pem_file_iter(path).map_err(|why| failed(&why))?;
-            let mut found = 0;
-            for certificate in certificates {
-                let certificate = certificate.map_err(|why| failed(&why))?;
-                roots.add(certificate).map_err(|why| failed(&why))?;
-                found += 1;
-            }
-            if found == 0 {
-                return Err(failed(&"it has no certificate"));
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let mut config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|why| why.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let config = trust::client(ca_file, None);
+        let mut config = config.map_err(|why| why.of_key("auth.oidc.ca_file"))?;
         config.alpn_protocols = vec![b"http/1.1".to_vec()];
         Ok(Client {
             tls: Arc::new(config).into(),

@@ -11,7 +11,7 @@ use crate::config::Config;
 use crate::grpc::{self, GrpcError};
 use crate::identity::{FleetAdmin, IdentityError};
 use crate::incidents::Sources;
-use crate::ingest::{Hosts, Ingest, StorePanicked, Watch, Watchers, stopped};
+use crate::ingest::{Hosts, Ingest, StorePanicked, Watch, stopped};
 use crate::listen::ListenError;
 use crate::metrics::Metrics;
 use crate::pyroscope::Pyroscope;
@@ -147,7 +147,7 @@ pub async fn serve_confined(
     if let Some(export) = &export {
         watches.push(Arc::new(export.clone()));
     }
-    ingest.watched_by(Arc::new(Watchers(watches)));
+    ingest.watched_by(watches);
     let page = pages::address(config, &addresses);
     let asked_by = (&queries, page.url.clone());
     let alerts = parts::alerts(config, asked_by, &clock, &metrics, &ending);

@@ -21,6 +21,10 @@ pub const RUNS_MAX: usize = 100_000;
 /// Most hosts that are remembered. Windows of further ones are given up, and counted.
 pub const HOSTS_MAX: usize = 50_000;
 
+/// Most stretches that are taken at once over all hosts, some 130 bytes each; of each host one at
+/// least.
+pub const PIECES_MAX: usize = 50_000;
+
 /// After this time without a window a host is forgotten. Unit: slices.
 pub const HOST_SLICES: i64 = 7 * 86_400 / 10;
 
@@ -37,8 +41,8 @@ pub const REQUEST_BYTES_MAX: usize = 4 << 20;
 /// Longest time for one question to the store.
 pub const READ_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A question to the store is followed by a break of this many times its length, so that an export
-/// that catches up takes half of a CPU at most.
+/// A question to the store is followed by a break of this many times its length, so that reading
+/// for an export takes half of a CPU at most.
 pub const BREAK_TIMES: u32 = 1;
 
 /// Time for a receiver to answer a request.

@@ -19,10 +19,10 @@ mod transport;
 
 use crate::config::OtlpTarget;
 use crate::durable;
-use crate::ingest::{Program, Watch, stopped};
+use crate::ingest::{Watch, stopped};
 use crate::metrics::Metrics;
 use crate::query::{Failed, Queries};
-use crate::store::{HostFacts, HostKey, Limits, NewWindow, Scope, StoreQueries, TimeRange};
+use crate::store::{Limits, NewWindow, Scope, StoreQueries, TimeRange};
 use crate::sync::lock;
 use crate::time::Clock;
 use encode::{Encoded, Read, estimate, request};
@@ -43,7 +43,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::watch;
 use tokio::task::spawn_blocking;
 use tonic::Code;
-use transport::{Sent, Transport, call_url, headers};
+use transport::{Sent, Transport, headers};
 
 /// Times that a receiver may say that it has no room before the request counts as too large.
 const EXHAUSTED_MAX: u32 = 5;
@@ -102,6 +102,8 @@ struct Rounds {
     /// No attempt before then.
     due: Option<Instant>,
     saved: Option<Instant>,
+    /// The last write of the file failed, which is told.
+    is_unsaved: bool,
     /// What the receiver said last of what it took.
     said: String,
 }
@@ -264,18 +266,20 @@ impl Inner {
             rounds.is_recovered = true;
         }
         let now = self.clock.now_unix_ns();
-        let mut pieces: VecDeque<Piece> = {
+        let mut pieces = {
             let mut pending = lock(&self.pending);
             let aged = pending.prune(now, self.options.backlog_ns);
             self.metrics.export_too_old.inc_by(aged);
-            pending.due(now, self.options.interval_ns).into()
+            pending.due(now, self.options.interval_ns)
         };
+        pieces.sort();
+        let mut pieces = VecDeque::from(pieces);
         let (mut reads, mut bytes) = (Vec::new(), 0);
         while let Some(piece) = pieces.pop_front() {
             let started = Instant::now();
             match self.read(&piece).await {
-                Ok(Some(profile)) => {
-                    bytes += estimate(&profile);
+                Ok(Some((profile, size))) => {
+                    bytes += size;
                     reads.push(Read { piece, profile });
                 }
                 Ok(None) => self.done(&piece, &self.metrics.export_empty),
@@ -350,10 +354,8 @@ impl Inner {
         let metrics = &self.metrics;
         let mut sent = match self.client(rounds).await {
             Ok((client, headers)) => {
-                let target = &self.options.target;
-                let url = call_url(&target.url, target.protocol);
                 metrics.export_bytes.inc_by(bytes as u64);
-                client.send(&url, headers, request).await
+                client.send(headers, request).await
             }
             Err(why) => Sent::Failed(why, None),
         };
@@ -457,34 +459,43 @@ impl Inner {
         }
     }
 
-    /// The samples of a piece; `None` without any.
-    async fn read(&self, piece: &Piece) -> Result<Option<Profile>, Unread> {
+    /// The samples of a piece, and about how large they are in a request; `None` without any.
+    async fn read(&self, piece: &Piece) -> Result<Option<(Profile, usize)>, Unread> {
         let host = LabelMatcher::new(key::HOST, MatchOp::Equal, piece.host.as_str());
         let mut matchers = self.options.selector.matchers().to_vec();
-        matchers.extend(host.ok());
-        let selector = Selector::new(matchers).map_err(|why| Unread::Cut(why.to_string()))?;
+        // Without it all hosts would be sent as one, and what is wrong is wrong for all of them.
+        let unasked = |why: &dyn std::fmt::Display| Unread::Later(why.to_string());
+        matchers.push(host.map_err(|why| unasked(&why))?);
+        let selector = Selector::new(matchers).map_err(|why| unasked(&why))?;
         let query = Query::new(selector, Vec::new(), GroupBy::All);
-        let query = query.map_err(|why| Unread::Cut(why.to_string()))?;
+        let query = query.map_err(|why| unasked(&why))?;
         let range = piece.range();
         let work = move |store: &dyn StoreQueries, limits: &Limits| {
-            Ok(store.profile(range, &query, limits)?)
+            let found = store.profile(range, &query, limits)?;
+            let size = estimate(&found.data);
+            Ok((found, size))
         };
         let bounds = (usize::MAX, 0);
         let read = self.queries.export(READ_TIMEOUT, bounds, work).await;
-        let read = read.map_err(|status| match status.code() {
+        let (read, size) = read.map_err(|status| match status.code() {
             Code::ResourceExhausted | Code::InvalidArgument => {
                 Unread::Cut(status.message().to_owned())
+            }
+            // It took too long, which half of it may not. For a slice it is waited.
+            Code::Cancelled | Code::DeadlineExceeded if piece.slices() > 1 => {
+                Unread::Cut(format!("no answer within {} s", READ_TIMEOUT.as_secs()))
             }
             _ => Unread::Later(status.message().to_owned()),
         })?;
         match () {
             () if read.quality.covered != range => Err(Unread::Coarse),
             () if read.data.samples.is_empty() => Ok(None),
-            () => Ok(Some(read.data)),
+            () => Ok(Some((read.data, size))),
         }
     }
 
-    /// Finds what was stored after the file was written, of the hosts in it.
+    /// Finds what was stored after the file was written, of the hosts in it: other collectors may
+    /// export the other hosts of the store.
     async fn recover(&self) -> Result<(), String> {
         let now = self.clock.now_unix_ns();
         let (mut from, hosts) = {
@@ -519,15 +530,15 @@ impl Inner {
             for line in &series.lines {
                 let host = line.labels.get(key::HOST);
                 let Some(id) = hosts.get(host) else { continue };
-                let step = i64::try_from(series.step_ns)
-                    .unwrap_or(i64::MAX)
-                    .max(SLICE_NS);
-                for (weight, number) in line.weights.iter().zip(0..) {
-                    let start = series
-                        .start_unix_ns
-                        .saturating_add(step.saturating_mul(number));
-                    for slice in (0..step / SLICE_NS).filter(|_| *weight > 0) {
-                        pending.add(host, id, start.saturating_add(slice * SLICE_NS));
+                for (_, at) in line
+                    .weights
+                    .iter()
+                    .zip(0..)
+                    .filter(|(weight, _)| **weight > 0)
+                {
+                    let step = series.step(at);
+                    for start in (step.start_unix_ns..step.end_unix_ns).step_by(SLICE_NS as usize) {
+                        pending.add(host, id, start);
                     }
                 }
             }
@@ -544,26 +555,25 @@ impl Inner {
             return;
         }
         rounds.saved = Some(Instant::now());
-        let (dir, bytes) = (self.options.dir.clone(), lock(&self.pending).written());
-        let written = spawn_blocking(move || write(&dir, &bytes)).await;
-        if !matches!(written, Ok(Ok(()))) {
-            self.metrics.export_state_failed.inc();
-            self.tell_unsaved();
-        }
-    }
-
-    fn tell_unsaved(&self) {
-        // The metric counts on; a full disk is told by others as well.
-        if self.metrics.export_state_failed.get() == 1 {
+        let (dir, pending) = (self.options.dir.clone(), lock(&self.pending).clone());
+        let written = spawn_blocking(move || write(&dir, &pending.written())).await;
+        let why = match written {
+            Ok(Ok(())) => {
+                rounds.is_unsaved = false;
+                return;
+            }
+            Ok(Err(error)) => error.to_string(),
+            Err(_) => "its writer panicked".to_owned(),
+        };
+        self.metrics.export_state_failed.inc();
+        if !std::mem::replace(&mut rounds.is_unsaved, true) {
             let dir = self.options.dir.display();
-            tracing::warn!(%dir, "failed to write what was exported: a crash repeats it");
+            tracing::warn!(%dir, why, "failed to write what was exported: a crash repeats it");
         }
     }
 }
 
 impl Watch for Export {
-    fn host(&self, _: &HostKey, _: &HostFacts, _: &[Program]) {}
-
     fn stored(&self, window: &NewWindow) {
         let Some(labels) = window
             .label_sets

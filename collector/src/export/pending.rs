@@ -4,7 +4,7 @@
 //! interval, once windows on their way have come; those of a host that was away come later, and are
 //! due at once. Nothing here reads a clock or a disk.
 
-use super::limits::{HOST_SLICES, HOSTS_MAX, RUNS_MAX, SETTLE_NS, SLICE_NS};
+use super::limits::{HOST_SLICES, HOSTS_MAX, PIECES_MAX, RUNS_MAX, SETTLE_NS, SLICE_NS};
 use crate::store::TimeRange;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
@@ -121,7 +121,7 @@ impl Pending {
         }
         let at = slice(start_unix_ns);
         if let Some(known) = self.hosts.get_mut(host) {
-            if known.id != host_id && (!host_id.is_empty() || known.id.is_empty()) {
+            if known.id != host_id && !host_id.is_empty() {
                 host_id.clone_into(&mut known.id);
             }
             known.seen = known.seen.max(at);
@@ -147,18 +147,21 @@ impl Pending {
         runs.map(|&(from, to)| to.abs_diff(from)).sum()
     }
 
-    /// What is due, oldest first, each within one stretch of the interval.
+    /// What is due of each host, oldest first, each within one stretch of the interval. The rest of
+    /// a long backlog is due when these are done with.
     pub fn due(&mut self, now_unix_ns: i64, interval_ns: i64) -> Vec<Piece> {
         let slices = (interval_ns / SLICE_NS).max(1);
         let settled = slice(now_unix_ns.saturating_sub(SETTLE_NS));
         let end = settled.div_euclid(slices) * slices;
         self.frontier = self.frontier.max(end);
+        let most = (PIECES_MAX / self.hosts.len().max(1)).max(1);
         let mut pieces = Vec::new();
         for (name, host) in &self.hosts {
+            let own = pieces.len();
             for &(from, to) in &host.waiting {
                 let to = to.min(end);
                 let mut at = from;
-                while at < to {
+                while at < to && pieces.len() - own < most {
                     let next = to.min((at.div_euclid(slices) + 1) * slices);
                     pieces.push(Piece {
                         run: (at, next),
@@ -169,7 +172,6 @@ impl Pending {
                 }
             }
         }
-        pieces.sort();
         pieces
     }
 
@@ -267,6 +269,21 @@ mod tests {
             pending.remove(piece);
         }
         assert_eq!(pending.waiting(), 1);
+    }
+
+    #[test]
+    fn a_long_backlog_is_due_in_lots_from_its_oldest() {
+        let mut pending = Pending::new(NOW);
+        let hosts = PIECES_MAX / 2;
+        for host in 0..hosts {
+            for minute in 0..3 {
+                assert!(pending.add(&host.to_string(), "id", NOW + minute * MINUTE));
+            }
+        }
+        let due = pending.due(NOW + 10 * MINUTE, MINUTE);
+        assert_eq!(due.len(), 2 * hosts);
+        let newest = runs(&due).into_iter().max();
+        assert_eq!(newest, Some((6, 7)), "the third minute is for the next lot");
     }
 
     #[test]

@@ -4,6 +4,7 @@ use super::limits::{ANSWER_BYTES_MAX, HEADERS_BYTES_MAX, RETRY_AFTER_MAX, SEND_T
 use crate::config::{OtlpProtocol as Protocol, OtlpTarget as Target};
 use crate::otlp::wire::{ExportProfilesServiceRequest, ExportProfilesServiceResponse};
 use crate::otlp::{GRPC_PATH, HTTP_PATH};
+use crate::trust;
 use bytes::Bytes;
 use flate2::Compression;
 use flate2::write::GzEncoder;
@@ -19,12 +20,8 @@ use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
 use prost::Message;
 use proto::PieceCodec;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
 use std::io::{Read, Write};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 use tonic::body::Body;
 use tonic::codec::CompressionEncoding::Gzip;
@@ -57,6 +54,8 @@ pub enum Sent {
 pub struct Transport {
     client: Client<HttpsConnector<HttpConnector>, Body>,
     protocol: Protocol,
+    /// The address of the call.
+    url: Uri,
 }
 
 impl Transport {
@@ -65,26 +64,8 @@ impl Transport {
     /// # Errors
     /// A sentence, when a file cannot be used.
     pub fn new(target: &Target) -> Result<Transport, String> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = &target.ca_file {
-            for certificate in certificates(path)? {
-                roots.add(certificate).map_err(|why| unusable(path, &why))?;
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let config = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|why| why.to_string())?
-            .with_root_certificates(roots);
-        let config = match &target.cert {
-            None => config.with_no_client_auth(),
-            Some((cert, key)) => {
-                let own = PrivateKeyDer::from_pem_file(key).map_err(|why| unusable(key, &why))?;
-                let config = config.with_client_auth_cert(certificates(cert)?, own);
-                config.map_err(|why| unusable(key, &why))?
-            }
-        };
+        let config = trust::client(target.ca_file.as_deref(), target.cert.as_ref());
+        let config = config.map_err(|why| why.of_key("export.otlp"))?;
         let mut tcp = HttpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_MAX));
@@ -102,20 +83,16 @@ impl Transport {
         Ok(Transport {
             client,
             protocol: target.protocol,
+            url: call_url(&target.url, target.protocol),
         })
     }
 
     /// Sends a request.
-    pub async fn send(
-        &self,
-        url: &Uri,
-        headers: HeaderMap,
-        request: ExportProfilesServiceRequest,
-    ) -> Sent {
+    pub async fn send(&self, headers: HeaderMap, request: ExportProfilesServiceRequest) -> Sent {
         let sending = async {
             match self.protocol {
-                Protocol::Grpc => self.call(url, headers, request).await,
-                Protocol::Http => self.post(url, headers, request).await,
+                Protocol::Grpc => self.call(headers, request).await,
+                Protocol::Http => self.post(headers, request).await,
             }
         };
         tokio::time::timeout(SEND_TIMEOUT, sending)
@@ -126,13 +103,8 @@ impl Transport {
             })
     }
 
-    async fn call(
-        &self,
-        url: &Uri,
-        headers: HeaderMap,
-        request: ExportProfilesServiceRequest,
-    ) -> Sent {
-        let mut grpc = tonic::client::Grpc::with_origin(self.client.clone(), url.clone())
+    async fn call(&self, headers: HeaderMap, request: ExportProfilesServiceRequest) -> Sent {
+        let mut grpc = tonic::client::Grpc::with_origin(self.client.clone(), self.url.clone())
             .send_compressed(Gzip)
             .accept_compressed(Gzip)
             .max_decoding_message_size(ANSWER_BYTES_MAX);
@@ -150,12 +122,7 @@ impl Transport {
         }
     }
 
-    async fn post(
-        &self,
-        url: &Uri,
-        mut headers: HeaderMap,
-        request: ExportProfilesServiceRequest,
-    ) -> Sent {
+    async fn post(&self, mut headers: HeaderMap, request: ExportProfilesServiceRequest) -> Sent {
         let failed = |why: &dyn std::fmt::Display| Sent::Failed(why.to_string(), None);
         let packing = tokio::task::spawn_blocking(move || packed(&request));
         let Ok(Ok(body)) = packing.await else {
@@ -166,7 +133,7 @@ impl Transport {
         headers.insert(CONTENT_ENCODING, HeaderValue::from_static("gzip"));
         let mut request = Request::new(Body::new(Full::new(body)));
         *request.method_mut() = hyper::Method::POST;
-        *request.uri_mut() = url.clone();
+        *request.uri_mut() = self.url.clone();
         *request.headers_mut() = headers;
         let answer = match self.client.request(request).await {
             Ok(answer) => answer,
@@ -267,7 +234,7 @@ fn retry_delay(details: &[u8]) -> Option<Duration> {
 }
 
 /// The address of the call. Over HTTP an address without a path has the usual one.
-pub fn call_url(url: &Uri, protocol: Protocol) -> Uri {
+fn call_url(url: &Uri, protocol: Protocol) -> Uri {
     if protocol == Protocol::Grpc || !matches!(url.path(), "" | "/") {
         return url.clone();
     }
@@ -289,8 +256,11 @@ pub fn headers(file: Option<&Path>) -> Result<HeaderMap, String> {
     };
     let mut text = String::new();
     std::fs::File::open(path)
-        .and_then(|file| file.take(HEADERS_BYTES_MAX).read_to_string(&mut text))
+        .and_then(|file| file.take(HEADERS_BYTES_MAX + 1).read_to_string(&mut text))
         .map_err(|why| unusable(path, &why))?;
+    if text.len() as u64 > HEADERS_BYTES_MAX {
+        return Err(unusable(path, &"it is too large"));
+    }
     for (line, number) in text.lines().zip(1..) {
         let line = line.trim();
         if line.is_empty() || line.starts_with('#') {
@@ -311,18 +281,6 @@ pub fn headers(file: Option<&Path>) -> Result<HeaderMap, String> {
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> String {
     format!("failed to use `{}` (`export.otlp`): {why}", path.display())
-}
-
-/// The certificates of a file, of which there is one at least.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, String> {
-    let all = CertificateDer::pem_file_iter(path).map_err(|why| unusable(path, &why))?;
-    let all: Vec<_> = all
-        .collect::<Result<_, _>>()
-        .map_err(|why| unusable(path, &why))?;
-    match all.is_empty() {
-        true => Err(unusable(path, &"it has no certificate")),
-        false => Ok(all),
-    }
 }
 
 #[cfg(test)]
@@ -383,6 +341,8 @@ mod tests {
         let found = headers(Some(&path)).expect("headers");
         assert_eq!(found["authorization"], "Bearer a:b");
         assert_eq!(found["x-scope-orgid"], "7");
+        write(&"# a comment\n".repeat(6000));
+        assert!(headers(Some(&path)).is_err_and(|why| why.contains("too large")));
         write("Authorization s3cret\n");
         let why = headers(Some(&path)).expect_err("no header");
         assert!(why.contains("line 1") && !why.contains("s3cret"), "{why}");

@@ -57,26 +57,9 @@ pub struct Program {
 /// Is informed of what agents send. Streams call it, so it must not block.
 pub trait Watch: Send + Sync {
     /// A host has connected, or says something new of itself.
-    fn host(&self, host: &HostKey, facts: &HostFacts, programs: &[Program]);
+    fn host(&self, _host: &HostKey, _facts: &HostFacts, _programs: &[Program]) {}
     /// A window is in the store.
     fn stored(&self, window: &NewWindow);
-}
-
-/// Several of them.
-pub struct Watchers(pub Vec<Arc<dyn Watch>>);
-
-impl Watch for Watchers {
-    fn host(&self, host: &HostKey, facts: &HostFacts, programs: &[Program]) {
-        for watch in &self.0 {
-            watch.host(host, facts, programs);
-        }
-    }
-
-    fn stored(&self, window: &NewWindow) {
-        for watch in &self.0 {
-            watch.stored(window);
-        }
-    }
 }
 
 /// Answers agents; clones share everything.
@@ -89,7 +72,7 @@ pub struct Ingest {
     options: IngestOptions,
     /// The store finds callers by their content, so agents need not send them.
     known_stacks: bool,
-    watch: Arc<OnceLock<Arc<dyn Watch>>>,
+    watch: Arc<OnceLock<Vec<Arc<dyn Watch>>>>,
     clock: Clock,
     metrics: Arc<Metrics>,
     shutdown: watch::Receiver<bool>,
@@ -129,7 +112,7 @@ impl Ingest {
     }
 
     /// Sets who is informed of what agents send, from now on.
-    pub fn watched_by(&self, watch: Arc<dyn Watch>) {
+    pub fn watched_by(&self, watch: Vec<Arc<dyn Watch>>) {
         // There is one for the life of a collector.
         let _ = self.watch.set(watch);
     }

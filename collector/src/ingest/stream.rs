@@ -230,7 +230,7 @@ impl<'s> Session<'s> {
         let assigned = member.as_ref().map(|member| member.labels.clone());
         let assigned = assigned.unwrap_or_default();
         let decoder = Decoder::new(host.clone(), &facts, &assigned, ingest.metrics.clone());
-        if let Some(watch) = ingest.watch.get() {
+        for watch in ingest.watch.get().into_iter().flatten() {
             watch.host(&host, &facts, &programs);
         }
         let guard = ingest.hosts.open(&host, facts, ahead);
@@ -349,7 +349,7 @@ impl<'s> Session<'s> {
                 let mut facts = host_facts(facts, &self.ingest.metrics);
                 identity::assign(self.member.as_ref(), &mut facts.labels);
                 self.decoder.set_facts(&facts);
-                if let Some(watch) = self.ingest.watch.get() {
+                for watch in self.ingest.watch.get().into_iter().flatten() {
                     watch.host(&self.host, &facts, &programs);
                 }
                 self.guard.facts(facts);
@@ -455,7 +455,7 @@ impl<'s> Session<'s> {
         }
         match outcome {
             Ok(PushOutcome::Stored) => {
-                if let Some(watch) = self.ingest.watch.get() {
+                for watch in self.ingest.watch.get().into_iter().flatten() {
                     watch.stored(&pending.window);
                 }
                 self.ack(sequence, Outcome::Stored, String::new()).await

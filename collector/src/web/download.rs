@@ -68,8 +68,8 @@ fn content_type(format: Format) -> &'static str {
 struct DownloadQuery {
     selection: wire::Selection,
     group_by: Vec<String>,
-    /// Unit: nanoseconds; `None`: the range is not cut.
-    step_ns: Option<u64>,
+    /// Unit: nanoseconds; 0: the range is not cut.
+    step_ns: u64,
 }
 
 fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
@@ -98,7 +98,7 @@ fn parse(pairs: Vec<(String, String)>) -> Result<DownloadQuery, Status> {
                 let seconds = seconds.ok_or_else(|| {
                     Status::invalid_argument("failed to use `step`: expected seconds")
                 })?;
-                asked.step_ns = Some(seconds.saturating_mul(1_000_000_000));
+                asked.step_ns = seconds.saturating_mul(1_000_000_000);
             }
             _ => {
                 return Err(Status::invalid_argument(format!(
@@ -155,7 +155,8 @@ pub(super) async fn make(
 ) -> Result<File, Status> {
     let format = format("profile", name)?;
     let asked = parse(pairs)?;
-    if asked.step_ns.is_some() {
+    let in_steps = (asked.step_ns > 0).then_some(asked.step_ns);
+    if in_steps.is_some() {
         check_steps(format, &asked.group_by)?;
     }
     let called = slug(&asked.selection.selector);
@@ -166,7 +167,7 @@ pub(super) async fn make(
     let (queries, selected) = queries.select(Some(asked.selection))?;
     let query = selected.query(&asked.group_by)?;
     let mut place = queries.response_slot()?;
-    if let Some(step_ns) = asked.step_ns {
+    if let Some(step_ns) = in_steps {
         let make = move |steps: Steps<'_>, limits: &Limits| {
             let (pieces, info) = table(steps, asked.group_by, limits)?;
             place.hold(pieces.iter().map(Bytes::len).sum())?;

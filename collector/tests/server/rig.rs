@@ -12,7 +12,7 @@ use collector::export::{Export, ExportOptions};
 use collector::identity::Fleet;
 use collector::incidents::{IncidentOptions, Incidents, Sources};
 use collector::ingest::limits::Timeouts;
-use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing, Watch, Watchers};
+use collector::ingest::{Hosts, Ingest, IngestOptions, Pushing, Watch};
 use collector::measure::Measures;
 use collector::metrics::Metrics;
 use collector::pins::{Bounds, Pins};
@@ -289,7 +289,7 @@ impl Rig {
         if let Some(export) = &export {
             watches.push(Arc::new(export.clone()));
         }
-        ingest.watched_by(Arc::new(Watchers(watches)));
+        ingest.watched_by(watches);
         tokio::spawn(annotations.clone().keep());
         let mut alerts = options.alerts;
         if alerts.dir.as_os_str().is_empty() {

@@ -1,15 +1,11 @@
-//! The HTTP client for servers with TLS: whom it believes, and the certificate that it shows.
+//! The HTTP client for servers with TLS.
 
 use super::options::{OpenError, Options, unreadable};
+use crate::trust::{self, TrustError};
 use hyper_rustls::HttpsConnectorBuilder;
 use hyper_util::client::legacy::Client as HttpClient;
 use hyper_util::client::legacy::connect::HttpConnector;
 use hyper_util::rt::TokioExecutor;
-use rustls::pki_types::pem::PemObject;
-use rustls::pki_types::{CertificateDer, PrivateKeyDer};
-use rustls::{ClientConfig, RootCertStore};
-use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// How long a connection without a request is kept. A server closes those that are idle for 3 s
@@ -23,31 +19,14 @@ pub(super) fn client(options: &Options) -> Result<::clickhouse::Client, OpenErro
     if !options.urls.iter().any(|url| url.starts_with("https://")) {
         return Ok(::clickhouse::Client::default());
     }
-    let mut roots = RootCertStore::empty();
-    // What cannot be read of the system's is as good as not there: nobody is believed for it.
-    roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-    if let Some(path) = &options.ca_file {
-        for certificate in certificates(path)? {
-            let added = roots.add(certificate);
-            added.map_err(|why| unreadable(path, &why))?;
-        }
-    }
-    let provider = Arc::new(rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
-        .with_safe_default_protocol_versions()
-        .map_err(|why| OpenError::Option {
+    let config = trust::client(options.ca_file.as_deref(), options.cert.as_ref());
+    let config = config.map_err(|TrustError { path, why }| match path {
+        Some(path) => unreadable(&path, &why),
+        None => OpenError::Option {
             option: "clickhouse.urls",
-            reason: why.to_string(),
-        })?
-        .with_root_certificates(roots);
-    let config = match &options.cert {
-        None => config.with_no_client_auth(),
-        Some((cert, key)) => {
-            let own = PrivateKeyDer::from_pem_file(key).map_err(|why| unreadable(key, &why))?;
-            let config = config.with_client_auth_cert(certificates(cert)?, own);
-            config.map_err(|why| unreadable(key, &why))?
-        }
-    };
+            reason: why,
+        },
+    })?;
     let mut connector = HttpConnector::new();
     connector.set_keepalive(Some(KEEPALIVE));
     connector.enforce_http(false);
@@ -60,15 +39,4 @@ pub(super) fn client(options: &Options) -> Result<::clickhouse::Client, OpenErro
         .pool_idle_timeout(IDLE)
         .build(connector);
     Ok(::clickhouse::Client::with_http_client(client))
-}
-
-/// The certificates of a file, of which there is one at least.
-fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, OpenError> {
-    let failed = |why: &dyn std::fmt::Display| unreadable(path, why);
-    let all = CertificateDer::pem_file_iter(path).map_err(|why| failed(&why))?;
-    let all: Vec<_> = all.collect::<Result<_, _>>().map_err(|why| failed(&why))?;
-    if all.is_empty() {
-        return Err(failed(&"it has no certificate"));
-    }
-    Ok(all)
 }

@@ -1,6 +1,7 @@
 //! The transport under the S3 client: HTTP/1.1 with rustls, certificates checked, no redirect
 //! followed.
 
+use crate::trust;
 use async_trait::async_trait;
 use http_body_util::BodyExt as _;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
@@ -12,11 +13,7 @@ use object_store::client::{
     HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody,
     HttpResponse, HttpResponseBody, HttpService,
 };
-use rustls::pki_types::CertificateDer;
-use rustls::pki_types::pem::PemObject as _;
-use rustls::{ClientConfig, RootCertStore};
 use std::path::Path;
-use std::sync::Arc;
 use std::time::Duration;
 
 /// Time to reach a server. A server of the same region answers within milliseconds.
@@ -35,32 +32,8 @@ impl Transport {
     /// # Errors
     /// A sentence, if the file cannot be used.
     pub fn new(ca_file: Option<&Path>) -> Result<Transport, String> {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        if let Some(path) = ca_file {
-            let failed = |why: &dyn std::fmt::Display| {
-                format!(
-                    "failed to use `{}` (`archive.ca_file`): {why}",
-                    path.display()
-                )
-            };
-            let found = CertificateDer::pem_file_iter(path).map_err(|why| failed(&why))?;
-            let mut count = 0;
-            for certificate in found {
-                let certificate = certificate.map_err(|why| failed(&why))?;
-                roots.add(certificate).map_err(|why| failed(&why))?;
-                count += 1;
-            }
-            if count == 0 {
-                return Err(failed(&"it has no certificate"));
-            }
-        }
-        let provider = Arc::new(rustls::crypto::ring::default_provider());
-        let tls = ClientConfig::builder_with_provider(provider)
-            .with_safe_default_protocol_versions()
-            .map_err(|why| why.to_string())?
-            .with_root_certificates(roots)
-            .with_no_client_auth();
+        let tls = trust::client(ca_file, None);
+        let tls = tls.map_err(|why| why.of_key("archive.ca_file"))?;
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_MAX));
