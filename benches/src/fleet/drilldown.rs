@@ -12,9 +12,9 @@
 use super::generate::{Fleet, WINDOW_S};
 use super::http::Connection;
 use super::queries::{Questions, asked_ms, fill};
-use super::{SEED, SERVICES, start};
+use super::{SEED, SERVICES, past, start};
 use crate::machine::Machine;
-use crate::report::{self, Table, count, number};
+use crate::report::{self, Table, count, median, number};
 use anyhow::{Context, ensure};
 use prost::Message;
 use proto::agent::TimeRange;
@@ -90,13 +90,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
-    let end = testkit::clock::unix_ns() / window_ns * window_ns;
     let windows = args.minutes * 60 / WINDOW_S;
-    let range = TimeRange {
-        start_unix_ns: end - windows as i64 * window_ns,
-        end_unix_ns: end,
-    };
+    let range = past(windows);
     let filling = fill(
         fleet.clone(),
         &collector,
@@ -487,12 +482,6 @@ async fn own_page(
         });
     }
     Ok(opened)
-}
-
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn worst(all: &[f64]) -> f64 {

@@ -19,6 +19,7 @@ use crate::report::{self, Table, count, mib, number};
 use agent::{Acked, Agent};
 use anyhow::{Context, ensure};
 use generate::{Drawn, Fleet, WINDOW_S};
+use proto::agent::TimeRange;
 use std::path::Path;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
@@ -179,6 +180,16 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         }
     );
     Ok(())
+}
+
+/// So many complete windows that end before now.
+fn past(windows: u64) -> TimeRange {
+    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
+    let end = testkit::clock::unix_ns() / window_ns * window_ns;
+    TimeRange {
+        start_unix_ns: end - windows as i64 * window_ns,
+        end_unix_ns: end,
+    }
 }
 
 fn start(dir: &Path, hosts: usize) -> Collector {

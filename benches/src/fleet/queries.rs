@@ -3,7 +3,7 @@
 use super::agent::Agent;
 use super::floor;
 use super::generate::{Drawn, Fleet, WINDOW_S};
-use super::{DESIGN, SEED, SERVICES, Used, size_of, start};
+use super::{DESIGN, SEED, SERVICES, Used, past, size_of, start};
 use crate::machine::Machine;
 use crate::report::{self, Table, count, mib, number};
 use anyhow::Context;
@@ -54,14 +54,8 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
-    // Whole windows that end before now.
-    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
-    let end = testkit::clock::unix_ns() / window_ns * window_ns;
     let windows = args.minutes * 60 / WINDOW_S;
-    let range = TimeRange {
-        start_unix_ns: end - windows as i64 * window_ns,
-        end_unix_ns: end,
-    };
+    let range = past(windows);
     let mut rounds = Vec::new();
     let mut ingest = Table::new(&[
         "hosts",

@@ -7,11 +7,12 @@
 use super::agent::Agent;
 use super::generate::{Drawn, Fleet, WINDOW_S};
 use super::page::Browser;
-use super::{SEED, SERVICES, Used};
+use super::{SEED, SERVICES, Used, past};
 use crate::cost::Usage;
 use crate::machine::Machine;
-use crate::report::{self, Table, count, number};
+use crate::report::{self, Table, count, median, number};
 use anyhow::{Context, ensure};
+use proto::agent::TimeRange;
 use proto::collector::access_service_client::AccessServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
 use proto::collector::{AddUserRequest, InviteRequest, Role};
@@ -115,10 +116,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         })
         .collect::<Vec<Side>>();
     let enrolled = runtime.block_on(enroll(&mut sides[1], &fleet))?;
-    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
-    let end = testkit::clock::unix_ns() / window_ns * window_ns;
     let windows = args.minutes * 60 / WINDOW_S / (TURNS + 1) * (TURNS + 1);
-    let start = end - windows as i64 * window_ns;
+    let TimeRange {
+        start_unix_ns: start,
+        end_unix_ns: end,
+    } = past(windows);
     push(&runtime, &mut sides, &fleet, (start, windows))?;
     let mut connected = Vec::new();
     for side in &mut sides {
@@ -245,12 +247,6 @@ fn pushes(sides: &[Side], connected: &[(f64, f64)]) -> Table {
         ]);
     }
     table
-}
-
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
 /// CPU time of a process's threads. Unit: milliseconds.

@@ -12,14 +12,15 @@ mod sdk;
 use super::agent::Agent;
 use super::generate::{Drawn, Fleet, PERIOD_NS, WINDOW_S};
 use super::http::Connection;
-use super::{SEED, SERVICES, Used, size_of};
+use super::{SEED, SERVICES, Used, past, size_of};
 use crate::cost::Usage;
 use crate::machine::Machine;
-use crate::report::{self, Table, count, mib, number};
+use crate::report::{self, Table, count, median, mib, number};
 use anyhow::{Context, ensure};
 use otlp::{Batch, REPORTS, Report, reports};
 use prost::Message;
 use proto::PieceCodec;
+use proto::agent::TimeRange;
 use sdk::{Process, gzip};
 use serde_json::{Value, json};
 use std::collections::HashMap;
@@ -229,10 +230,11 @@ pub fn run(args: &Args) -> anyhow::Result<()> {
         .build()?;
     let sides = PROTOCOLS.iter().map(Side::start);
     let mut sides = sides.collect::<anyhow::Result<Vec<Side>>>()?;
-    let window_ns = (WINDOW_S * 1_000_000_000) as i64;
-    let end = testkit::clock::unix_ns() / window_ns * window_ns;
     let each = (args.minutes * 60 / WINDOW_S).div_euclid(TURNS + 1);
-    let start = end - (each * (TURNS + 1)) as i64 * window_ns;
+    let TimeRange {
+        start_unix_ns: start,
+        end_unix_ns: end,
+    } = past(each * (TURNS + 1));
     // One run of the runtime: what holds connections answers the collectors' pings between turns.
     let filling = turns(&mut sides, &fleet, start, each);
     LocalSet::new().block_on(&runtime, filling)?;
@@ -345,12 +347,6 @@ fn tables(figures: &[(&Protocol, Figures)]) -> [Table; 2] {
         ]);
     }
     [costs, sizes]
-}
-
-fn median(all: &[f64]) -> f64 {
-    let mut all = all.to_vec();
-    all.sort_by(f64::total_cmp);
-    all.get(all.len() / 2).copied().unwrap_or(0.0)
 }
 
 fn spread(all: &[f64], digits: usize) -> String {
