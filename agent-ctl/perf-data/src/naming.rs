@@ -99,10 +99,7 @@ impl Names {
         let addresses: Vec<FrameId> = stacks.leaf_first(stack).collect();
         let (len, end) = cut_at_start(&addresses, 0, end, |&address| {
             let outer = self.frames(address).last();
-            outer.map_or((Start::No, false), |&outer| {
-                let frame = dict.frame(outer);
-                (Start::of(frame), frame.unnamed != UnnamedReason::No)
-            })
+            outer.map_or(Start::No, |&outer| Start::of(dict.frame(outer)))
         });
         let outer_first = addresses[..len].iter().rev();
         let frames = outer_first.flat_map(|&address| self.frames(address).iter().rev().copied());
