@@ -172,10 +172,13 @@ impl<'a> Container<'a> {
         }
         // A section for the ids of each event stands behind it.
         let entry = usize::try_from(attr_size).ok().filter(|&size| size > 16)?;
+        // Sections that overlap would be read again for each event.
+        let mut room = file.len();
         for entry in section(file, attrs_at, attrs_len)?.chunks_exact(entry) {
             let (attr, ids) = entry.split_at(entry.len() - 16);
             let mut ids = Fields(ids);
             let ids = section(file, ids.u64()?, ids.u64()?)?;
+            room = room.checked_sub(ids.len())?;
             self.attr(Attr::read(attr)?, ids);
         }
         let rest = (file.len() as u64).checked_sub(data_at)?;

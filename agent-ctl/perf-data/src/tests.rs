@@ -363,6 +363,25 @@ fn what_is_no_recording_is_refused_with_the_reason() {
     }
 }
 
+#[test]
+fn ids_of_events_have_no_more_room_than_the_file() {
+    let events = 2;
+    let (attr, len) = (attr(0, FIELDS), 104 + events * 128);
+    let header = |ids: u64| {
+        let mut file = bytes();
+        file.0.extend(b"PERFILE2");
+        let file = file.words(&[104, 128, 104, events * 128, 104, 0, 0, 0, 0, 0, 0, 0]);
+        (0..events).fold(file, |mut file, _| {
+            file.0.extend(&attr.0);
+            file.words(&[0, ids])
+        })
+    };
+    let error = import(&header(len / events).0, None).expect_err("no samples");
+    assert!(matches!(error, PerfDataError::NoSamples), "{error}");
+    let error = import(&header(len).0, None).expect_err("each has the whole file");
+    assert!(matches!(error, PerfDataError::Header), "{error}");
+}
+
 /// The next number of a sequence that looks random and is the same every time (xorshift64).
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
