@@ -86,7 +86,6 @@ pub struct Replay<'c, 'f> {
     throttled: u64,
     malformed: u64,
     without_period: u64,
-    timeless: u64,
     kernel_met: bool,
 }
 
@@ -130,7 +129,6 @@ impl<'c, 'f> Replay<'c, 'f> {
             throttled: 0,
             malformed: container.malformed,
             without_period: 0,
-            timeless: 0,
             kernel_met: false,
         }
     }
@@ -244,7 +242,6 @@ impl<'c, 'f> Replay<'c, 'f> {
             .or(self.attr.period)
             .filter(|&period| period > 0);
         self.without_period += u64::from(period.is_none());
-        self.timeless += u64::from(!self.attr.has(sample::TIME));
         let sample = Sample {
             mode: sampled.mode,
             ip: sampled.ip,
@@ -410,16 +407,15 @@ impl<'c, 'f> Replay<'c, 'f> {
         let (start, end) = (self.rows.first(), self.rows.last());
         let times = start.zip(end).map(|(first, last)| (first.time, last.time));
         let (first, last) = times.unwrap_or_default();
-        let start_unix_ns = match self.container.machine.wall_offset {
-            Some(offset) => i64::try_from(first)
-                .unwrap_or(i64::MAX)
-                .saturating_add(offset),
-            None => i64::try_from(first).unwrap_or(i64::MAX),
-        };
+        let offset = self.container.machine.wall_offset.unwrap_or(0);
+        let start_unix_ns = i64::try_from(first)
+            .unwrap_or(i64::MAX)
+            .saturating_add(offset);
+        let has_times = self.attr.has(sample::TIME);
         // The last sample is a part of the time too.
-        let duration_ns = match self.timeless {
-            0 => (last - first).saturating_add(1),
-            _ => 0,
+        let duration_ns = match has_times {
+            true => (last - first).saturating_add(1),
+            false => 0,
         };
         let mut list = Vec::new();
         for row in &self.rows {
@@ -438,7 +434,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             };
             let weight = row.weight;
             self.profile.add(key, Value { count: 1, weight });
-            if self.timeless == 0 {
+            if has_times {
                 list.push(Timestamp {
                     at_ns: row.time - first,
                     key,
@@ -452,7 +448,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             dropped: 0,
             list,
         };
-        if self.timeless == 0 {
+        if has_times {
             let info = &mut self.profile.info;
             (info.start_unix_ns, info.duration_ns) = (start_unix_ns, duration_ns);
         }
@@ -493,7 +489,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             notes.push(format!("{} {what}", self.without_period));
         }
         let info = &self.profile.info;
-        if self.timeless > 0 {
+        if !self.attr.has(sample::TIME) {
             notes.push("samples have no time".to_owned());
         } else if is_dateless(info.start_unix_ns) {
             notes.push("times count from boot, not from a date (perf record -k mono)".to_owned());
