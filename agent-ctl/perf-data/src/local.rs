@@ -16,7 +16,7 @@ use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use symbolize::budget::FileBudget;
-use symbolize::elf::read_headers;
+use symbolize::elf::{find_build_id, read_headers};
 use symbolize::files::{FileIdentity, FileSeen, FileStore, RELATIVES};
 use symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer, open};
 use unwind::info::module::Module;
@@ -68,7 +68,7 @@ impl LocalFiles {
     /// address, and nothing says that it is another build.
     pub fn meet_kernel(&mut self, symbol: &[u8], address: u64, build: Option<&[u8]>) {
         let same_build = || match (build, running_build()) {
-            (Some(recorded), Some(running)) => recorded == running,
+            (Some(recorded), Some(running)) => *recorded == *running,
             _ => true,
         };
         self.has_kernel = self.is_used
@@ -188,17 +188,7 @@ fn running_address(symbol: &[u8]) -> Option<u64> {
 }
 
 /// The build id of the running kernel.
-fn running_build() -> Option<Vec<u8>> {
-    /// The type of the note with it.
-    const BUILD_ID: u32 = 3;
+fn running_build() -> Option<Box<[u8]>> {
     let notes = std::fs::read("/sys/kernel/notes").ok()?;
-    let mut rest = crate::fields::Fields(&notes);
-    loop {
-        let (name_len, len, kind) = (rest.u32()?, rest.u32()?, rest.u32()?);
-        let name = rest.take_u64(u64::from(name_len).next_multiple_of(4))?;
-        let content = rest.take_u64(u64::from(len).next_multiple_of(4))?;
-        if kind == BUILD_ID && name.starts_with(b"GNU\0") {
-            return content.get(..len as usize).map(<[u8]>::to_vec);
-        }
-    }
+    find_build_id(&notes, 4)
 }
