@@ -4,6 +4,7 @@
 use crate::attr::{Attr, sample};
 use crate::container::{Container, Record};
 use crate::fields::Fields;
+use crate::listed;
 use crate::local::LocalFiles;
 use crate::naming::Names;
 use crate::record::{self, Mapped, Sampled, kind};
@@ -40,12 +41,6 @@ const ROUNDS_MAX: usize = 256;
 
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const REGISTERS_64: u64 = 2;
-
-/// Most bytes of the names of events and hosts.
-const TEXT_MAX: usize = 256;
-
-/// Files that a note names.
-const NAMED_MAX: usize = 5;
 
 /// A sample with a stack of addresses.
 #[derive(Clone, Copy)]
@@ -360,8 +355,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             .cgroups
             .get(&sampled.cgroup)
             .map_or("".into(), |path| text(path));
-        let mut host = text(self.container.machine.host);
-        host.truncate(host.floor_char_boundary(TEXT_MAX));
+        let host = text(self.container.machine.host);
         // A task without an id any more has -1.
         let pid = pid.0.cast_signed().to_string();
         let (process, thread) = (process.text(), thread.text());
@@ -519,16 +513,11 @@ impl<'c, 'f> Replay<'c, 'f> {
         }
         let missing = self.files.missing();
         if !missing.is_empty() {
-            let named = missing.iter().take(NAMED_MAX).map(String::as_str);
-            let more = match missing.len().saturating_sub(NAMED_MAX) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
             notes.push(format!(
                 "functions of {} files have no names, because the files are not here or other \
-                 builds: {}{more}",
+                 builds: {}",
                 missing.len(),
-                named.collect::<Vec<_>>().join(", ")
+                listed(missing)
             ));
         }
     }

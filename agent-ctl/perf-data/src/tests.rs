@@ -238,6 +238,24 @@ fn one_of_several_events_is_taken() {
 }
 
 #[test]
+fn of_many_events_with_long_names_a_note_has_a_few_starts() {
+    let (events, long) = (7, "x".repeat(1000));
+    let names = (0..events).fold(bytes().u64(12).u32(events).u32(0), |all, _| {
+        all.u32(0).u32(1008).text(&long)
+    });
+    let host = bytes().u64(3).u32(1004).text(&long);
+    let records = bytes().record(80, 0, names).record(80, 0, host);
+    let records = (1..=events.into()).fold(records, |all, id| sample(all, id, id, &[0x1010]));
+    let attrs = vec![attr(0, FIELDS); events as usize];
+    let Import { profile, notes, .. } = imported(&pipe(&attrs, records));
+    let sample = profile.samples.keys().next().expect("a sample");
+    let host = profile.dict.label(sample.labels, key::HOST).unwrap_or("");
+    assert_eq!((host.len(), profile.info.event.len()), (256, 256));
+    assert!(notes[0].ends_with(" and 2 more"), "{notes:?}");
+    assert_eq!(notes[0].matches(&long[..256]).count(), 1 + 5, "{notes:?}");
+}
+
+#[test]
 fn a_recording_without_callers_says_so() {
     let fields = IP | TID | TIME | PERIOD | IDENTIFIER;
     let records = mmap(comm(bytes(), 0, "web"), 0, 0x1000, "/bin/web");
