@@ -5,7 +5,7 @@
 //! same boot. Paths in a file of somebody else may name anything, so only regular files are opened,
 //! and nothing of them is shown but names at the recorded offsets.
 
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use host::ids::{Avma, FileId, Pid};
 use host::time::MonotonicTime;
 use jit::code::{CodeMap, When};
@@ -44,7 +44,8 @@ pub struct LocalFiles {
     is_used: bool,
     /// The kernel that runs is the one that was recorded.
     has_kernel: bool,
-    seen: HashSet<FileId>,
+    /// What was asked of the store.
+    seen: HashMap<FileId, FileSeen>,
     missing: Vec<String>,
 }
 
@@ -59,8 +60,17 @@ impl LocalFiles {
             },
             is_used,
             has_kernel: false,
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             missing: Vec::new(),
+        }
+    }
+
+    /// Those of this machine, of which one is open at a time.
+    #[cfg(test)]
+    pub fn one_at_a_time() -> LocalFiles {
+        LocalFiles {
+            store: Arc::new(FileStore::new(Some(1), Arc::default())),
+            ..LocalFiles::new(true)
         }
     }
 
@@ -90,12 +100,12 @@ impl LocalFiles {
 
     /// True for a file that [`LocalFiles::see`] was not called with.
     pub fn is_new(&self, file: FileId) -> bool {
-        !self.seen.contains(&file)
+        !self.seen.contains_key(&file)
     }
 
     /// Opens a file, if it is here.
     pub fn see(&mut self, mut seen: FileSeen) {
-        if !self.seen.insert(seen.id) {
+        if !self.is_new(seen.id) {
             return;
         }
         // The recorded pid and addresses mean nothing here: in this process no mapping lies at 0,
@@ -114,10 +124,19 @@ impl LocalFiles {
         if self.store.get(id).image.is_err() {
             self.missing.push(path);
         }
+        self.seen.insert(id, seen);
+    }
+
+    /// Opens a file again that was closed because too many are open, before its content is read.
+    pub fn reopen(&self, file: FileId) {
+        if let Some(seen) = self.seen.get(&file) {
+            self.store.see(seen);
+        }
     }
 
     /// What the unwinder needs to know of a file that was seen.
     pub fn module(&self, file: FileId) -> UnwindUpdate {
+        self.reopen(file);
         let found = self.store.get(file);
         let module = match &found.image {
             Ok(image) => {
@@ -134,6 +153,7 @@ impl LocalFiles {
 
     /// What kind of call a place follows.
     pub fn call_site(&self, place: call_sites::ReturnSite) -> Option<UnwindUpdate> {
+        self.reopen(place.0);
         let image = self.store.get(place.0).image.ok()?;
         let headers = read_headers(&image).ok()?;
         let site = call_sites::look(&image, &headers, place.1)?;
