@@ -15,6 +15,7 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use symbolize::budget::FileBudget;
 use symbolize::elf::{find_build_id, read_headers};
 use symbolize::files::{FileIdentity, FileSeen, FileStore, RELATIVES};
@@ -39,6 +40,8 @@ const FIRST_SYMBOLS_MAX: usize = 4096;
 /// Files of a recording.
 pub struct LocalFiles {
     store: Arc<FileStore>,
+    /// Of the store and of naming.
+    counters: Arc<SymbolCounters>,
     options: SymbolOptions,
     /// False: nothing of this machine is looked at.
     is_used: bool,
@@ -52,8 +55,15 @@ pub struct LocalFiles {
 impl LocalFiles {
     /// Those of this machine, or none.
     pub fn new(is_used: bool) -> LocalFiles {
+        LocalFiles::holding(None, is_used)
+    }
+
+    /// The same, of which so many are open at a time; `None` for as many as an agent has.
+    pub fn holding(open_max: Option<usize>, is_used: bool) -> LocalFiles {
+        let counters = Arc::<SymbolCounters>::default();
         LocalFiles {
-            store: Arc::new(FileStore::new(None, Arc::default())),
+            store: Arc::new(FileStore::new(open_max, Arc::clone(&counters))),
+            counters,
             options: SymbolOptions {
                 cache_bytes: NAMES_BYTES_MAX,
                 ..SymbolOptions::default()
@@ -62,15 +72,6 @@ impl LocalFiles {
             has_kernel: false,
             seen: HashMap::new(),
             missing: Vec::new(),
-        }
-    }
-
-    /// Those of this machine, of which one is open at a time.
-    #[cfg(test)]
-    pub fn one_at_a_time() -> LocalFiles {
-        LocalFiles {
-            store: Arc::new(FileStore::new(Some(1), Arc::default())),
-            ..LocalFiles::new(true)
         }
     }
 
@@ -96,6 +97,11 @@ impl LocalFiles {
     /// Files that are not here, or others: their paths.
     pub fn missing(&self) -> &[String] {
         &self.missing
+    }
+
+    /// Files that were not read because those of their owner took too long.
+    pub fn put_off(&self) -> u64 {
+        self.counters.files_put_off.load(Ordering::Relaxed)
     }
 
     /// True for a file that [`LocalFiles::see`] was not called with.
@@ -162,8 +168,7 @@ impl LocalFiles {
 
     /// Names for the places in these files.
     pub fn symbolizer(&self) -> Symbolizer {
-        let counters = Arc::new(SymbolCounters::default());
-        let store = Arc::clone(&self.store);
+        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let mut symbolizer = Symbolizer::new(self.options.clone(), store, counters);
         if !self.has_kernel {
             symbolizer.set_kernel_symbols(KernelSymbols::none());
@@ -211,4 +216,17 @@ fn running_address(symbol: &[u8]) -> Option<u64> {
 fn running_build() -> Option<Box<[u8]>> {
     let notes = std::fs::read("/sys/kernel/notes").ok()?;
     find_build_id(&notes, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_the_store_puts_off_is_counted() {
+        let files = LocalFiles::new(true);
+        files.store.count_put_off();
+        assert_eq!(files.put_off(), 1);
+        assert!(Arc::ptr_eq(files.symbolizer().counters(), &files.counters));
+    }
 }

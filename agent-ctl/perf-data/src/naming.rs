@@ -185,7 +185,7 @@ mod tests {
         let dir = tempfile::tempdir().expect("a directory");
         let copy = dir.path().join("copy");
         std::fs::copy(&program, &copy).expect("a copy");
-        let mut files = LocalFiles::one_at_a_time();
+        let mut files = LocalFiles::holding(Some(1), true);
         files.see(seen(0, &program));
         files.see(seen(1, &copy));
         let addresses = [0, 1].map(|id| RawFrame::File(FileId(id), entry(&program)));

@@ -511,6 +511,13 @@ impl<'c, 'f> Replay<'c, 'f> {
                 false => format!("{note} (recorded: {release})"),
             });
         }
+        let put_off = self.files.put_off();
+        if put_off > 0 {
+            notes.push(format!(
+                "functions of {put_off} files have no names, because reading the files of their \
+                 owner takes more CPU time than an owner may use; import the output of perf script"
+            ));
+        }
         let missing = self.files.missing();
         if !missing.is_empty() {
             notes.push(format!(
