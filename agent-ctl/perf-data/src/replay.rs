@@ -39,6 +39,10 @@ const WALK_DEPTH: usize = 4096;
 /// at a call; beyond it the stack stays cut where it is.
 const ROUNDS_MAX: usize = 256;
 
+/// Ends of threads after which processes that ended are let go: each time all of those are looked
+/// at that ended since.
+const SWEEP_EVERY: u64 = 4096;
+
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const REGISTERS_64: u64 = 2;
 
@@ -77,6 +81,7 @@ pub struct Replay<'c, 'f> {
     labels: HashMap<Who, LabelSetId>,
     profile: Profile,
     rows: Vec<Row>,
+    exits: u64,
     lost: u64,
     throttled: u64,
     malformed: u64,
@@ -120,6 +125,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             labels: HashMap::new(),
             profile: Profile::default(),
             rows: Vec::new(),
+            exits: 0,
             lost: 0,
             throttled: 0,
             malformed: container.malformed,
@@ -182,6 +188,10 @@ impl<'c, 'f> Replay<'c, 'f> {
             kind::EXIT => {
                 let [pid, tid, ..] = record::task(body)?;
                 self.processes.exit(Pid(pid), Tid(tid), time);
+                self.exits += 1;
+                if self.exits.is_multiple_of(SWEEP_EVERY) {
+                    self.processes.sweep(time);
+                }
             }
             kind::LOST => {
                 let mut fields = Fields(body);
@@ -510,6 +520,16 @@ impl<'c, 'f> Replay<'c, 'f> {
                 true => note.to_owned(),
                 false => format!("{note} (recorded: {release})"),
             });
+        }
+        let counts = self.processes.counts();
+        let without_room = counts.refused
+            + counts.mappings_refused
+            + counts.spaces_forgotten
+            + counts.files_refused;
+        if without_room > 0 {
+            notes.push(format!(
+                "{without_room} processes or mappings found no room: their functions have no names"
+            ));
         }
         let put_off = self.files.put_off();
         if put_off > 0 {

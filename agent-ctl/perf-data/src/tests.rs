@@ -437,6 +437,31 @@ fn real_recordings_with_damage_anywhere_end_in_a_profile_or_an_error() {
 }
 
 #[test]
+fn processes_that_ended_leave_room_for_others() {
+    /// More than are known at once.
+    const PROCESSES: u32 = 300_000;
+    let all = |with_ends: bool| {
+        let mut records = one_sample();
+        for (pid, time) in (8..8 + PROCESSES).zip(200..) {
+            let task = bytes().u32(pid).u32(7).u32(pid).u32(7).u64(time);
+            records = records.record(7, 0, end(task.clone(), time, 1));
+            if with_ends {
+                records = records.record(4, 0, end(task, time, 1));
+            }
+        }
+        let options = Options {
+            bytes_max: 1 << 26,
+            event: None,
+            local: false,
+        };
+        let import = read(&pipe(&[attr(0, FIELDS)], records), options);
+        let notes = import.expect("a recording").notes;
+        notes.iter().any(|note| note.contains("found no room"))
+    };
+    assert_eq!([all(false), all(true)], [true, false]);
+}
+
+#[test]
 fn a_build_id_that_another_session_asked_for_is_an_inode() {
     // The device's number is no length of a build id.
     let body = bytes().u32(7).u32(7).words(&[0x1000, 0x1000, 0]);
