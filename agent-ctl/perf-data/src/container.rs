@@ -49,7 +49,7 @@ mod feature {
 /// The length of a build id follows it.
 const MISC_BUILD_ID_SIZE: u16 = 1 << 15;
 
-/// Bytes unpacked at a time.
+/// Room for what is unpacked next. Unit: bytes.
 const UNPACKED_AT_ONCE: usize = 128 << 10;
 
 /// What the file says of the machine.
@@ -172,10 +172,13 @@ impl<'a> Container<'a> {
         }
         // A section for the ids of each event stands behind it.
         let entry = usize::try_from(attr_size).ok().filter(|&size| size > 16)?;
+        // Sections that overlap would be read again for each event.
+        let mut room = file.len();
         for entry in section(file, attrs_at, attrs_len)?.chunks_exact(entry) {
             let (attr, ids) = entry.split_at(entry.len() - 16);
             let mut ids = Fields(ids);
             let ids = section(file, ids.u64()?, ids.u64()?)?;
+            room = room.checked_sub(ids.len())?;
             self.attr(Attr::read(attr)?, ids);
         }
         let rest = (file.len() as u64).checked_sub(data_at)?;
@@ -360,22 +363,21 @@ impl<'a> Container<'a> {
                 .insert(Decoder::new().map_err(PerfDataError::Unpack)?),
         };
         let mut input = InBuffer::around(packed);
-        let mut buffer = vec![0; UNPACKED_AT_ONCE];
         loop {
-            let mut output = OutBuffer::around(&mut buffer[..]);
-            let before = input.pos();
+            self.unpacked.reserve(UNPACKED_AT_ONCE);
+            let before = (input.pos(), self.unpacked.len());
+            let mut output = OutBuffer::around_pos(&mut self.unpacked, before.1);
             decoder
                 .run(&mut input, &mut output)
                 .map_err(PerfDataError::Unpack)?;
-            let filled = output.pos();
-            if self.unpacked.len() + filled > self.bytes_max {
+            if self.unpacked.len() > self.bytes_max {
                 return Err(PerfDataError::TooLarge {
                     limit: self.bytes_max,
                 });
             }
-            self.unpacked.extend_from_slice(&buffer[..filled]);
-            let is_stuck = filled == 0 && input.pos() == before;
-            if is_stuck || filled < buffer.len() && input.pos() == packed.len() {
+            let is_stuck = (input.pos(), self.unpacked.len()) == before;
+            let is_full = self.unpacked.len() == self.unpacked.capacity();
+            if is_stuck || !is_full && input.pos() == packed.len() {
                 return Ok(());
             }
         }

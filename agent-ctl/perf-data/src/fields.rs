@@ -2,6 +2,10 @@
 //!
 //! Files of machines with the other byte order are rejected before, so numbers are little-endian.
 
+/// Most bytes of the names of events, hosts and releases. A character that is cut shows as one that
+/// is damaged.
+const TEXT_MAX: usize = 256;
+
 /// What is left of some bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Fields<'a>(pub &'a [u8]);
@@ -45,10 +49,11 @@ impl<'a> Fields<'a> {
         Some(u16::from_le_bytes(*front))
     }
 
-    /// A text behind its length, which counts its padding.
+    /// A text behind its length, which counts its padding; of a long one the start.
     pub fn counted_text(&mut self) -> Option<&'a [u8]> {
         let len = self.u32()?;
-        Some(Fields(self.take_u64(len.into())?).text())
+        let text = Fields(self.take_u64(len.into())?).text();
+        Some(&text[..text.len().min(TEXT_MAX)])
     }
 
     /// Bytes before the first NUL of what is left.

@@ -28,6 +28,9 @@ use local::LocalFiles;
 use profile::formats::{Import, Known};
 use replay::Replay;
 
+/// What a note or an error lists of a kind.
+const LISTED_MAX: usize = 5;
+
 /// How a recording is read.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -113,7 +116,7 @@ fn choose(container: &mut Container<'_>, asked: Option<usize>) -> Result<usize, 
         return Err(match asked {
             Some(asked) if !events.is_empty() => PerfDataError::NoSuchEvent {
                 asked,
-                events: events.join(", "),
+                events: listed(&events),
             },
             _ => PerfDataError::NoSamples,
         });
@@ -123,10 +126,19 @@ fn choose(container: &mut Container<'_>, asked: Option<usize>) -> Result<usize, 
         container.notes.push(format!(
             "{others} samples of events other than `{}` were skipped; take one with --profile N: {}",
             container.attrs[found].name,
-            events.join(", ")
+            listed(&events)
         ));
     }
     Ok(found)
+}
+
+/// The first of some names, and how many there are besides.
+fn listed(names: &[String]) -> String {
+    let first = &names[..names.len().min(LISTED_MAX)];
+    match names.len() - first.len() {
+        0 => first.join(", "),
+        more => format!("{} and {more} more", first.join(", ")),
+    }
 }
 
 #[cfg(test)]

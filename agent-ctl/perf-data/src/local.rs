@@ -5,7 +5,7 @@
 //! same boot. Paths in a file of somebody else may name anything, so only regular files are opened,
 //! and nothing of them is shown but names at the recorded offsets.
 
-use hashbrown::HashSet;
+use hashbrown::HashMap;
 use host::ids::{Avma, FileId, Pid};
 use host::time::MonotonicTime;
 use jit::code::{CodeMap, When};
@@ -15,8 +15,9 @@ use std::fs::File;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use symbolize::budget::FileBudget;
-use symbolize::elf::read_headers;
+use symbolize::elf::{find_build_id, read_headers};
 use symbolize::files::{FileIdentity, FileSeen, FileStore, RELATIVES};
 use symbolize::{KernelSymbols, SymbolCounters, SymbolOptions, Symbolizer, open};
 use unwind::info::module::Module;
@@ -39,27 +40,37 @@ const FIRST_SYMBOLS_MAX: usize = 4096;
 /// Files of a recording.
 pub struct LocalFiles {
     store: Arc<FileStore>,
+    /// Of the store and of naming.
+    counters: Arc<SymbolCounters>,
     options: SymbolOptions,
     /// False: nothing of this machine is looked at.
     is_used: bool,
     /// The kernel that runs is the one that was recorded.
     has_kernel: bool,
-    seen: HashSet<FileId>,
+    /// What was asked of the store.
+    seen: HashMap<FileId, FileSeen>,
     missing: Vec<String>,
 }
 
 impl LocalFiles {
     /// Those of this machine, or none.
     pub fn new(is_used: bool) -> LocalFiles {
+        LocalFiles::holding(None, is_used)
+    }
+
+    /// The same, of which so many are open at a time; `None` for as many as an agent has.
+    pub fn holding(open_max: Option<usize>, is_used: bool) -> LocalFiles {
+        let counters = Arc::<SymbolCounters>::default();
         LocalFiles {
-            store: Arc::new(FileStore::new(None, Arc::default())),
+            store: Arc::new(FileStore::new(open_max, Arc::clone(&counters))),
+            counters,
             options: SymbolOptions {
                 cache_bytes: NAMES_BYTES_MAX,
                 ..SymbolOptions::default()
             },
             is_used,
             has_kernel: false,
-            seen: HashSet::new(),
+            seen: HashMap::new(),
             missing: Vec::new(),
         }
     }
@@ -68,7 +79,7 @@ impl LocalFiles {
     /// address, and nothing says that it is another build.
     pub fn meet_kernel(&mut self, symbol: &[u8], address: u64, build: Option<&[u8]>) {
         let same_build = || match (build, running_build()) {
-            (Some(recorded), Some(running)) => recorded == running,
+            (Some(recorded), Some(running)) => *recorded == *running,
             _ => true,
         };
         self.has_kernel = self.is_used
@@ -88,14 +99,19 @@ impl LocalFiles {
         &self.missing
     }
 
+    /// Files that were not read because those of their owner took too long.
+    pub fn put_off(&self) -> u64 {
+        self.counters.files_put_off.load(Ordering::Relaxed)
+    }
+
     /// True for a file that [`LocalFiles::see`] was not called with.
     pub fn is_new(&self, file: FileId) -> bool {
-        !self.seen.contains(&file)
+        !self.seen.contains_key(&file)
     }
 
     /// Opens a file, if it is here.
     pub fn see(&mut self, mut seen: FileSeen) {
-        if !self.seen.insert(seen.id) {
+        if !self.is_new(seen.id) {
             return;
         }
         // The recorded pid and addresses mean nothing here: in this process no mapping lies at 0,
@@ -114,10 +130,19 @@ impl LocalFiles {
         if self.store.get(id).image.is_err() {
             self.missing.push(path);
         }
+        self.seen.insert(id, seen);
+    }
+
+    /// Opens a file again that was closed because too many are open, before its content is read.
+    pub fn reopen(&self, file: FileId) {
+        if let Some(seen) = self.seen.get(&file) {
+            self.store.see(seen);
+        }
     }
 
     /// What the unwinder needs to know of a file that was seen.
     pub fn module(&self, file: FileId) -> UnwindUpdate {
+        self.reopen(file);
         let found = self.store.get(file);
         let module = match &found.image {
             Ok(image) => {
@@ -134,6 +159,7 @@ impl LocalFiles {
 
     /// What kind of call a place follows.
     pub fn call_site(&self, place: call_sites::ReturnSite) -> Option<UnwindUpdate> {
+        self.reopen(place.0);
         let image = self.store.get(place.0).image.ok()?;
         let headers = read_headers(&image).ok()?;
         let site = call_sites::look(&image, &headers, place.1)?;
@@ -142,8 +168,7 @@ impl LocalFiles {
 
     /// Names for the places in these files.
     pub fn symbolizer(&self) -> Symbolizer {
-        let counters = Arc::new(SymbolCounters::default());
-        let store = Arc::clone(&self.store);
+        let (store, counters) = (Arc::clone(&self.store), Arc::clone(&self.counters));
         let mut symbolizer = Symbolizer::new(self.options.clone(), store, counters);
         if !self.has_kernel {
             symbolizer.set_kernel_symbols(KernelSymbols::none());
@@ -188,17 +213,20 @@ fn running_address(symbol: &[u8]) -> Option<u64> {
 }
 
 /// The build id of the running kernel.
-fn running_build() -> Option<Vec<u8>> {
-    /// The type of the note with it.
-    const BUILD_ID: u32 = 3;
+fn running_build() -> Option<Box<[u8]>> {
     let notes = std::fs::read("/sys/kernel/notes").ok()?;
-    let mut rest = crate::fields::Fields(&notes);
-    loop {
-        let (name_len, len, kind) = (rest.u32()?, rest.u32()?, rest.u32()?);
-        let name = rest.take_u64(u64::from(name_len).next_multiple_of(4))?;
-        let content = rest.take_u64(u64::from(len).next_multiple_of(4))?;
-        if kind == BUILD_ID && name.starts_with(b"GNU\0") {
-            return content.get(..len as usize).map(<[u8]>::to_vec);
-        }
+    find_build_id(&notes, 4)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_file_that_the_store_puts_off_is_counted() {
+        let files = LocalFiles::new(true);
+        files.store.count_put_off();
+        assert_eq!(files.put_off(), 1);
+        assert!(Arc::ptr_eq(files.symbolizer().counters(), &files.counters));
     }
 }

@@ -38,6 +38,7 @@ impl Names {
             match addresses[members[0]] {
                 RawFrame::File(file, _) => {
                     let offsets: Vec<FileOffset> = frames.filter_map(offset).collect();
+                    files.reopen(file);
                     symbolizer.file(file, &offsets, dict, &mut named);
                 }
                 RawFrame::Kernel(_) => {
@@ -99,10 +100,7 @@ impl Names {
         let addresses: Vec<FrameId> = stacks.leaf_first(stack).collect();
         let (len, end) = cut_at_start(&addresses, 0, end, |&address| {
             let outer = self.frames(address).last();
-            outer.map_or((Start::No, false), |&outer| {
-                let frame = dict.frame(outer);
-                (Start::of(frame), frame.unnamed != UnnamedReason::No)
-            })
+            outer.map_or(Start::No, |&outer| Start::of(dict.frame(outer)))
         });
         let outer_first = addresses[..len].iter().rev();
         let frames = outer_first.flat_map(|&address| self.frames(address).iter().rev().copied());
@@ -149,5 +147,54 @@ fn generated_at(frame: RawFrame) -> Option<u64> {
     match frame {
         RawFrame::Jit(_, address) => Some(address.0),
         _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use host::ids::Avma;
+    use std::os::unix::ffi::OsStrExt;
+    use std::path::Path;
+    use symbolize::elf::read_headers;
+    use symbolize::files::{FileIdentity, FileSeen, RELATIVES};
+
+    fn seen(id: u32, path: &Path) -> FileSeen {
+        FileSeen {
+            id: FileId(id),
+            identity: FileIdentity::Path,
+            path: path.as_os_str().as_bytes().into(),
+            pid: Pid(1),
+            range: (Avma(0), Avma(0)),
+            relatives: [Pid(0); RELATIVES],
+        }
+    }
+
+    /// Where a program starts.
+    fn entry(program: &Path) -> FileOffset {
+        let file = std::fs::File::open(program).expect("a program");
+        let headers = read_headers(&file).expect("its headers");
+        let mut all = headers.segments.iter();
+        let code = all.find(|segment| segment.executable).expect("code");
+        FileOffset(headers.entry - code.address + code.offset)
+    }
+
+    #[test]
+    fn more_files_than_are_open_at_a_time_have_names() {
+        let program = std::env::current_exe().expect("this program");
+        let dir = tempfile::tempdir().expect("a directory");
+        let copy = dir.path().join("copy");
+        std::fs::copy(&program, &copy).expect("a copy");
+        let mut files = LocalFiles::holding(Some(1), true);
+        files.see(seen(0, &program));
+        files.see(seen(1, &copy));
+        let addresses = [0, 1].map(|id| RawFrame::File(FileId(id), entry(&program)));
+        let mut dict = Dictionary::default();
+        let names = Names::of(&addresses, &files, &HashMap::new(), &mut dict);
+        for address in [FrameId(0), FrameId(1)] {
+            let frames = names.frames(address).iter();
+            let functions: Vec<&str> = frames.map(|&frame| dict.frame(frame).function).collect();
+            assert_eq!(functions, ["_start"]);
+        }
     }
 }

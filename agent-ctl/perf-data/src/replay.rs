@@ -4,6 +4,7 @@
 use crate::attr::{Attr, sample};
 use crate::container::{Container, Record};
 use crate::fields::Fields;
+use crate::listed;
 use crate::local::LocalFiles;
 use crate::naming::Names;
 use crate::record::{self, Mapped, Sampled, kind};
@@ -38,14 +39,12 @@ const WALK_DEPTH: usize = 4096;
 /// at a call; beyond it the stack stays cut where it is.
 const ROUNDS_MAX: usize = 256;
 
+/// Ends of threads after which processes that ended are let go: each time all of those are looked
+/// at that ended since.
+const SWEEP_EVERY: u64 = 4096;
+
 /// `PERF_SAMPLE_REGS_ABI_64`.
 const REGISTERS_64: u64 = 2;
-
-/// Most bytes of the names of events and hosts.
-const TEXT_MAX: usize = 256;
-
-/// Files that a note names.
-const NAMED_MAX: usize = 5;
 
 /// A sample with a stack of addresses.
 #[derive(Clone, Copy)]
@@ -82,11 +81,11 @@ pub struct Replay<'c, 'f> {
     labels: HashMap<Who, LabelSetId>,
     profile: Profile,
     rows: Vec<Row>,
+    exits: u64,
     lost: u64,
     throttled: u64,
     malformed: u64,
     without_period: u64,
-    timeless: u64,
     kernel_met: bool,
 }
 
@@ -126,11 +125,11 @@ impl<'c, 'f> Replay<'c, 'f> {
             labels: HashMap::new(),
             profile: Profile::default(),
             rows: Vec::new(),
+            exits: 0,
             lost: 0,
             throttled: 0,
             malformed: container.malformed,
             without_period: 0,
-            timeless: 0,
             kernel_met: false,
         }
     }
@@ -189,6 +188,10 @@ impl<'c, 'f> Replay<'c, 'f> {
             kind::EXIT => {
                 let [pid, tid, ..] = record::task(body)?;
                 self.processes.exit(Pid(pid), Tid(tid), time);
+                self.exits += 1;
+                if self.exits.is_multiple_of(SWEEP_EVERY) {
+                    self.processes.sweep(time);
+                }
             }
             kind::LOST => {
                 let mut fields = Fields(body);
@@ -244,7 +247,6 @@ impl<'c, 'f> Replay<'c, 'f> {
             .or(self.attr.period)
             .filter(|&period| period > 0);
         self.without_period += u64::from(period.is_none());
-        self.timeless += u64::from(!self.attr.has(sample::TIME));
         let sample = Sample {
             mode: sampled.mode,
             ip: sampled.ip,
@@ -363,8 +365,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             .cgroups
             .get(&sampled.cgroup)
             .map_or("".into(), |path| text(path));
-        let mut host = text(self.container.machine.host);
-        host.truncate(host.floor_char_boundary(TEXT_MAX));
+        let host = text(self.container.machine.host);
         // A task without an id any more has -1.
         let pid = pid.0.cast_signed().to_string();
         let (process, thread) = (process.text(), thread.text());
@@ -410,16 +411,15 @@ impl<'c, 'f> Replay<'c, 'f> {
         let (start, end) = (self.rows.first(), self.rows.last());
         let times = start.zip(end).map(|(first, last)| (first.time, last.time));
         let (first, last) = times.unwrap_or_default();
-        let start_unix_ns = match self.container.machine.wall_offset {
-            Some(offset) => i64::try_from(first)
-                .unwrap_or(i64::MAX)
-                .saturating_add(offset),
-            None => i64::try_from(first).unwrap_or(i64::MAX),
-        };
+        let offset = self.container.machine.wall_offset.unwrap_or(0);
+        let start_unix_ns = i64::try_from(first)
+            .unwrap_or(i64::MAX)
+            .saturating_add(offset);
+        let has_times = self.attr.has(sample::TIME);
         // The last sample is a part of the time too.
-        let duration_ns = match self.timeless {
-            0 => (last - first).saturating_add(1),
-            _ => 0,
+        let duration_ns = match has_times {
+            true => (last - first).saturating_add(1),
+            false => 0,
         };
         let mut list = Vec::new();
         for row in &self.rows {
@@ -438,7 +438,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             };
             let weight = row.weight;
             self.profile.add(key, Value { count: 1, weight });
-            if self.timeless == 0 {
+            if has_times {
                 list.push(Timestamp {
                     at_ns: row.time - first,
                     key,
@@ -452,7 +452,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             dropped: 0,
             list,
         };
-        if self.timeless == 0 {
+        if has_times {
             let info = &mut self.profile.info;
             (info.start_unix_ns, info.duration_ns) = (start_unix_ns, duration_ns);
         }
@@ -493,7 +493,7 @@ impl<'c, 'f> Replay<'c, 'f> {
             notes.push(format!("{} {what}", self.without_period));
         }
         let info = &self.profile.info;
-        if self.timeless > 0 {
+        if !self.attr.has(sample::TIME) {
             notes.push("samples have no time".to_owned());
         } else if is_dateless(info.start_unix_ns) {
             notes.push("times count from boot, not from a date (perf record -k mono)".to_owned());
@@ -521,18 +521,30 @@ impl<'c, 'f> Replay<'c, 'f> {
                 false => format!("{note} (recorded: {release})"),
             });
         }
+        let counts = self.processes.counts();
+        let without_room = counts.refused
+            + counts.mappings_refused
+            + counts.spaces_forgotten
+            + counts.files_refused;
+        if without_room > 0 {
+            notes.push(format!(
+                "{without_room} processes or mappings found no room: their functions have no names"
+            ));
+        }
+        let put_off = self.files.put_off();
+        if put_off > 0 {
+            notes.push(format!(
+                "functions of {put_off} files have no names, because reading the files of their \
+                 owner takes more CPU time than an owner may use; import the output of perf script"
+            ));
+        }
         let missing = self.files.missing();
         if !missing.is_empty() {
-            let named = missing.iter().take(NAMED_MAX).map(String::as_str);
-            let more = match missing.len().saturating_sub(NAMED_MAX) {
-                0 => String::new(),
-                more => format!(" and {more} more"),
-            };
             notes.push(format!(
                 "functions of {} files have no names, because the files are not here or other \
-                 builds: {}{more}",
+                 builds: {}",
                 missing.len(),
-                named.collect::<Vec<_>>().join(", ")
+                listed(missing)
             ));
         }
     }

@@ -238,6 +238,24 @@ fn one_of_several_events_is_taken() {
 }
 
 #[test]
+fn of_many_events_with_long_names_a_note_has_a_few_starts() {
+    let (events, long) = (7, "x".repeat(1000));
+    let names = (0..events).fold(bytes().u64(12).u32(events).u32(0), |all, _| {
+        all.u32(0).u32(1008).text(&long)
+    });
+    let host = bytes().u64(3).u32(1004).text(&long);
+    let records = bytes().record(80, 0, names).record(80, 0, host);
+    let records = (1..=events.into()).fold(records, |all, id| sample(all, id, id, &[0x1010]));
+    let attrs = vec![attr(0, FIELDS); events as usize];
+    let Import { profile, notes, .. } = imported(&pipe(&attrs, records));
+    let sample = profile.samples.keys().next().expect("a sample");
+    let host = profile.dict.label(sample.labels, key::HOST).unwrap_or("");
+    assert_eq!((host.len(), profile.info.event.len()), (256, 256));
+    assert!(notes[0].ends_with(" and 2 more"), "{notes:?}");
+    assert_eq!(notes[0].matches(&long[..256]).count(), 1 + 5, "{notes:?}");
+}
+
+#[test]
 fn a_recording_without_callers_says_so() {
     let fields = IP | TID | TIME | PERIOD | IDENTIFIER;
     let records = mmap(comm(bytes(), 0, "web"), 0, 0x1000, "/bin/web");
@@ -363,6 +381,25 @@ fn what_is_no_recording_is_refused_with_the_reason() {
     }
 }
 
+#[test]
+fn ids_of_events_have_no_more_room_than_the_file() {
+    let events = 2;
+    let (attr, len) = (attr(0, FIELDS), 104 + events * 128);
+    let header = |ids: u64| {
+        let mut file = bytes();
+        file.0.extend(b"PERFILE2");
+        let file = file.words(&[104, 128, 104, events * 128, 104, 0, 0, 0, 0, 0, 0, 0]);
+        (0..events).fold(file, |mut file, _| {
+            file.0.extend(&attr.0);
+            file.words(&[0, ids])
+        })
+    };
+    let error = import(&header(len / events).0, None).expect_err("no samples");
+    assert!(matches!(error, PerfDataError::NoSamples), "{error}");
+    let error = import(&header(len).0, None).expect_err("each has the whole file");
+    assert!(matches!(error, PerfDataError::Header), "{error}");
+}
+
 /// The next number of a sequence that looks random and is the same every time (xorshift64).
 fn next(state: &mut u64) -> u64 {
     *state ^= *state << 13;
@@ -397,6 +434,31 @@ fn real_recordings_with_damage_anywhere_end_in_a_profile_or_an_error() {
             }
         }
     }
+}
+
+#[test]
+fn processes_that_ended_leave_room_for_others() {
+    /// More than are known at once.
+    const PROCESSES: u32 = 300_000;
+    let all = |with_ends: bool| {
+        let mut records = one_sample();
+        for (pid, time) in (8..8 + PROCESSES).zip(200..) {
+            let task = bytes().u32(pid).u32(7).u32(pid).u32(7).u64(time);
+            records = records.record(7, 0, end(task.clone(), time, 1));
+            if with_ends {
+                records = records.record(4, 0, end(task, time, 1));
+            }
+        }
+        let options = Options {
+            bytes_max: 1 << 26,
+            event: None,
+            local: false,
+        };
+        let import = read(&pipe(&[attr(0, FIELDS)], records), options);
+        let notes = import.expect("a recording").notes;
+        notes.iter().any(|note| note.contains("found no room"))
+    };
+    assert_eq!([all(false), all(true)], [true, false]);
 }
 
 #[test]

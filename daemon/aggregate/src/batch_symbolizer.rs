@@ -447,10 +447,10 @@ impl BatchSymbolizer {
             &self.work.named.frames[first as usize..(first + len) as usize]
         };
         let names = &mut self.names;
-        let unnamed = |names: &Names, frame| names.dict.frames.get(frame).unnamed;
         let own = batch.own_frames_at(stack);
         let leaf = frames.get(own).and_then(|at| named(at).first().copied());
-        let unnamed_leaf = leaf.is_none_or(|leaf| unnamed(names, leaf) != UnnamedReason::No);
+        let unnamed = |leaf| names.dict.frames.get(leaf).unnamed != UnnamedReason::No;
+        let unnamed_leaf = leaf.is_none_or(unnamed);
         let refused = batch.frames[stack.first as usize] == RawFrame::Unknown(UnnamedReason::Limit);
         if refused || !recorder.has_room() {
             let (id, end) = (recorder.other(), StackEnd::Unresolved);
@@ -474,19 +474,13 @@ impl BatchSymbolizer {
         let marked = match frames.first().map(|&at| self.work.distinct[at as usize]) {
             Some(RawFrame::Mark(Mark::WakerCut)) => {
                 let root = frames[..own].get(1);
-                usize::from(root.is_some_and(|root| start(root) != Start::No))
+                usize::from(root.is_some_and(|root| start(root).is_start()))
             }
             _ => 0,
         };
         let cut = outermost.unwrap_or(marked);
         let (frames, own) = (&frames[cut..], own - cut);
-        let (len, end) = cut_at_start(frames, own, stack.end, |at| {
-            let outer = named(at).last();
-            outer.map_or((Start::No, false), |&outer| {
-                let has_no_name = unnamed(names, outer) != UnnamedReason::No;
-                (names.start(outer), has_no_name)
-            })
-        });
+        let (len, end) = cut_at_start(frames, own, stack.end, start);
         let frames = &frames[..len];
         let dict = recorder.dict_mut();
         let mut id = StackId::EMPTY;

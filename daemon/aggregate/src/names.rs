@@ -19,7 +19,7 @@ pub(super) struct Names {
     pub symbolizer: Symbolizer,
     /// Frames named so far, outside the recorders.
     pub dict: Dictionary,
-    /// Whether a frame is a start function.
+    /// Whether a stack starts at a frame.
     starts: HashMap<FrameId, Start>,
     /// The kernel's context by frame.
     contexts: HashMap<FrameId, Option<Context>>,

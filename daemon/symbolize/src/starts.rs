@@ -2,7 +2,7 @@
 //!
 //! A chain of frame pointers does not say where it ends: once its frames have names, its root does.
 
-use profile::{FrameKind, FrameRef, StackEnd};
+use profile::{FrameKind, FrameRef, StackEnd, UnnamedReason};
 
 /// Functions at which a stack starts: a frame-pointer chain with one of them as root is complete.
 const START_FUNCTIONS: &[&str] = &[
@@ -51,6 +51,8 @@ const GENERATED_STARTS: &[&str] = &["erts_beamasm:normal_exit/0", "global::proce
 pub enum Start {
     /// It does not.
     No,
+    /// It has no name to decide by.
+    Unnamed,
     /// A start function that others may call too.
     Maybe,
     /// A start function that nothing but another one calls.
@@ -58,11 +60,19 @@ pub enum Start {
 }
 
 impl Start {
+    /// True for start functions.
+    pub fn is_start(self) -> bool {
+        matches!(self, Start::Maybe | Start::Outermost)
+    }
+
     /// Decides by name and kind.
     ///
     /// A program may call a function of its own `start_thread` or `_start`, so these are outermost
     /// only where the C library is the one that has them. The others are reserved names.
     pub fn of(frame: FrameRef<'_>) -> Start {
+        if frame.unnamed != UnnamedReason::No {
+            return Start::Unnamed;
+        }
         let function = frame.function;
         if frame.kind == FrameKind::Jit {
             let name = function.strip_prefix('$').unwrap_or(function);
@@ -103,28 +113,26 @@ fn is_unsure(end: StackEnd) -> bool {
 /// ends.
 ///
 /// `frames` are leaf first; those before `own` are not the thread's own. `look` says of a frame
-/// whether a stack starts there, and whether it has no name.
+/// whether a stack starts there.
 pub fn cut_at_start<T>(
     frames: &[T],
     own: usize,
     end: StackEnd,
-    mut look: impl FnMut(&T) -> (Start, bool),
+    mut look: impl FnMut(&T) -> Start,
 ) -> (usize, StackEnd) {
     if !is_unsure(end) {
         return (frames.len(), end);
     }
     let mut of_itself = frames[own..].iter();
-    if let Some(first) = of_itself.position(|frame| look(frame).0 == Start::Outermost) {
+    if let Some(first) = of_itself.position(|frame| look(frame) == Start::Outermost) {
         let first = own + first;
         let starts = frames[first..].iter();
-        let starts = starts.take_while(|frame| look(frame).0 != Start::No);
+        let starts = starts.take_while(|frame| look(frame).is_start());
         return (first + starts.count(), StackEnd::Complete);
     }
     let end = match (frames.last().map(look), end) {
-        (Some((Start::Maybe | Start::Outermost, _)), end) if end != StackEnd::Unmapped => {
-            StackEnd::Complete
-        }
-        (Some((Start::No, true)), StackEnd::BrokenChain) => StackEnd::Unresolved,
+        (Some(root), end) if root.is_start() && end != StackEnd::Unmapped => StackEnd::Complete,
+        (Some(Start::Unnamed), StackEnd::BrokenChain) => StackEnd::Unresolved,
         (_, end) => end,
     };
     (frames.len(), end)
