@@ -1,4 +1,4 @@
-//! Whom the collector believes when it connects to others by TLS, and the certificate that it shows.
+//! Whom the collector believes when it connects to others by TLS, and the certificate it shows.
 
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
