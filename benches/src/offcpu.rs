@@ -31,7 +31,7 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 use symbolize::counters::SymbolCounters;
-use symbolize::files::{FileStore, identity_of_mapping};
+use symbolize::files::{FileStore, generation_of_mapping};
 use testkit::process::Proc;
 use unwind::process::scan;
 use unwind::walk::{Depths, Unwinder};
@@ -280,7 +280,6 @@ impl Rig {
             watermark_bytes: 128 << 10,
             stack_bytes: 0,
             side_band_bytes: 0,
-            build_ids: true,
         };
         let rings = Rings::open(&environment.cpus_online, &spec, 256 << 10)?;
         let window = Duration::from_secs(10);
@@ -297,7 +296,7 @@ impl Rig {
             rings,
             unwinder: Unwinder::new(depths, Arc::new(CacheBounds::new(bounds))),
             period: 1_000_000_000 / 99,
-            processes: scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end))
+            processes: scan::all(|(pid, start, end), _| generation_of_mapping(pid, start, end))
                 .processes,
             idle: vec![(1, 2)],
             window,

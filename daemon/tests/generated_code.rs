@@ -24,7 +24,7 @@ use std::sync::Arc;
 use std::sync::mpsc::SyncSender;
 use std::time::{Duration, Instant};
 use support::{Driven, unwinder};
-use symbolize::files::identity_of_mapping;
+use symbolize::files::generation_of_mapping;
 use testkit::wire::has_bytes;
 use unwind::info::generated::Generated;
 use unwind::process::scan;
@@ -132,13 +132,12 @@ impl Rig {
             watermark_bytes: 1 << 20,
             stack_bytes: 16 << 10,
             side_band_bytes: 0,
-            build_ids: true,
         };
         let cpus = std::thread::available_parallelism().ok()?.get() as u32;
         let cpus: Vec<CpuId> = (0..cpus).map(CpuId).collect();
         let rings = Rings::open(&cpus, &spec, 8 << 20).ok()?;
         let mut processes =
-            scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
+            scan::all(|(pid, start, end), _| generation_of_mapping(pid, start, end)).processes;
         processes.retain(|process| process.pid == pid);
         let start = SamplerStart {
             rings,

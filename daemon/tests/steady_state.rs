@@ -26,7 +26,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 use support::{Driven, unwinder};
-use symbolize::files::identity_of_mapping;
+use symbolize::files::generation_of_mapping;
 use unwind::process::scan::{self, ScannedMapping, ScannedProcess};
 
 #[global_allocator]
@@ -114,7 +114,6 @@ fn recorded() -> Option<Vec<Vec<u8>>> {
         watermark_bytes: 2 << 20,
         stack_bytes: COPY_BYTES as u32,
         side_band_bytes: 0,
-        build_ids: true,
     };
     let cpus: Vec<CpuId> = (0..std::thread::available_parallelism().ok()?.get() as u32)
         .map(CpuId)
@@ -211,7 +210,7 @@ fn in_steady_state_nothing_is_allocated_needs_root() {
 
     let own = Pid(std::process::id());
     let mut processes =
-        scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
+        scan::all(|(pid, start, end), _| generation_of_mapping(pid, start, end)).processes;
     processes.retain(|process| process.pid == own);
     processes.push(runtime());
     let rings = (0..CPUS)

@@ -97,7 +97,6 @@ pub fn perf_records(data: &[u8]) {
     for (cgroup, user_regs, user_stack, raw) in layouts {
         let layout = Layout {
             cgroup,
-            build_ids: true,
             user_regs,
             user_stack,
             raw,

@@ -63,7 +63,7 @@ pub fn unwinding(data: &[u8]) {
     let mut unwinder = Unwinder::new(depths, Arc::new(CacheBounds::new(bounds)));
     unwinder.install(UnwindUpdate::Module(Loaded {
         file,
-        module: Ok(Some(Box::new(module))),
+        module: Ok(Some(Arc::new(module))),
     }));
     let stack = &data[data.len().saturating_sub(512)..];
     let mut out = StackBuffer::default();

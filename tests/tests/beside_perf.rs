@@ -4,12 +4,14 @@ use proto::agent::{QueryProfileRequest, TimeRange};
 use proto::wire::{Info, Quality};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::os::unix::fs::MetadataExt;
+use std::process::Command;
 use std::time::Duration;
 use testkit::perf::{KernelAliases, PerfRecord, PerfSample};
 use testkit::recording::Shared;
 use testkit::stats::difference_bound;
 use testkit::workload::{Workload, c};
-use testkit::{Cgroup, Client, Daemon, Need, View, beside, clock};
+use testkit::{Cgroup, Client, Daemon, Need, View, beside, clock, live};
 
 /// How long both record together. Unit: seconds. About 1,800 samples on two CPUs.
 const RUN_S: u64 = 10;
@@ -160,6 +162,29 @@ fn leaves(recording: &Recording) -> (BTreeMap<String, u64>, BTreeMap<String, u64
     (ours, theirs)
 }
 
+/// perf takes what the kernel says of a mapping at its word: a build ID that another's event asked
+/// for has perf 6.1 abort, and later ones look for files that are nowhere.
+#[test]
+fn a_command_recorded_beside_the_daemon_keeps_its_files_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let daemon = Daemon::start().sampling();
+    let dir = tempfile::tempdir().unwrap();
+    let recorded = dir.path().join("perf.data");
+    let mut record = Command::new("perf");
+    record.args(["record", "-o"]).arg(&recorded).arg("true");
+    let record = record.output().unwrap();
+    assert!(record.status.success(), "{record:?}");
+    let mut list = Command::new("perf");
+    list.args(["script", "--show-mmap-events", "-i"])
+        .arg(&recorded);
+    let list = String::from_utf8(list.output().unwrap().stdout).unwrap();
+    let of_program = list.lines().find(|line| line.ends_with("bin/true"));
+    let of_program = of_program.unwrap_or_else(|| panic!("no mapping of it:\n{list}"));
+    let inode = std::fs::metadata("/usr/bin/true").unwrap().ino();
+    assert!(of_program.contains(&format!(" {inode} ")), "{of_program}");
+    daemon.stop();
+}
+
 #[test]
 fn both_take_the_same_number_of_samples_needs_root() {
     let Some(recording) = recording() else { return };
@@ -246,16 +271,12 @@ fn a_perf_that_records_already_survives_the_start_of_the_daemon_needs_root() {
     let perf = PerfRecord::start(dir.path());
     testkit::process::wait_for(Duration::from_secs(60), || perf.records().then_some(()))
         .expect("perf records");
-    let daemon = Daemon::start();
+    let daemon = Daemon::start().sampling();
     // Each maps its own file and those that it is linked to.
     for _ in 0..100 {
         let ended = std::process::Command::new("true").status();
         assert!(ended.expect("a program").success());
     }
-    let found = daemon.client().status().expect("an answer").degradations;
-    assert!(
-        found.iter().any(|found| found.id == "build_id"),
-        "{found:?}"
-    );
     perf.stop();
+    daemon.stop();
 }

@@ -150,7 +150,7 @@ impl LocalFiles {
                 let budget = FileBudget::default();
                 let held = found.debug.as_ref();
                 Module::read(image, held, &found.path, (dirs, true), &budget)
-                    .map(|module| module.map(Box::new))
+                    .map(|module| module.map(Arc::new))
             }
             Err(_) => Ok(None),
         };

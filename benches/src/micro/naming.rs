@@ -14,7 +14,7 @@ use host::time::MonotonicTime;
 use jit::JitSymbolLookup;
 use std::sync::{Arc, RwLock};
 use symbolize::counters::SymbolCounters;
-use symbolize::files::{self, FileSeen, FileStore};
+use symbolize::files::{self, FileIdentity, FileSeen, FileStore};
 use symbolize::kernel::KernelSymbols;
 use symbolize::{SymbolOptions, Symbolizer};
 
@@ -62,16 +62,14 @@ fn symbolizer(code: &OwnCode) -> BatchSymbolizer {
     let counters = Arc::new(SymbolCounters::default());
     let store = Arc::new(FileStore::new(None, Arc::clone(&counters)));
     let pid = Pid(std::process::id());
-    if let Some(identity) = files::identity_of_mapping(pid, code.range.0, code.range.1) {
-        store.see(&FileSeen {
-            id: OWN,
-            identity,
-            path: code.path.as_bytes().into(),
-            pid,
-            range: (Avma(code.range.0), Avma(code.range.1)),
-            relatives: [Pid(0); files::RELATIVES],
-        });
-    }
+    store.see(&FileSeen {
+        id: OWN,
+        identity: FileIdentity::Path,
+        path: code.path.as_bytes().into(),
+        pid,
+        range: (Avma(code.range.0), Avma(code.range.1)),
+        relatives: [Pid(0); files::RELATIVES],
+    });
     let options = SymbolOptions::default();
     let mut symbolizer = Symbolizer::new(options, Arc::clone(&store), counters);
     symbolizer.set_kernel_symbols(KernelSymbols::read().unwrap_or_else(|_| KernelSymbols::none()));

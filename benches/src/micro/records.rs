@@ -125,7 +125,6 @@ impl Captured {
     fn layout(&self) -> Layout {
         Layout {
             cgroup: true,
-            build_ids: true,
             user_regs: self.user_regs,
             user_stack: self.sample_type & u64::from(sys::PERF_SAMPLE_STACK_USER) != 0,
             raw: false,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use symbolize::SymbolCounters;
 use symbolize::budget::FileBudget;
-use symbolize::files::{FileStore, identity_of_mapping};
+use symbolize::files::{FileStore, generation_of_mapping};
 use unwind::info::module::Module;
 use unwind::process::{ProcessTable, scan};
 use unwind::walk::modules::Loaded;
@@ -102,11 +102,11 @@ fn record(time: Duration) -> anyhow::Result<(ProcessTable, Vec<Kept>)> {
         watermark_bytes: 2 << 20,
         stack_bytes: STACK_BYTES,
         side_band_bytes: 0,
-        build_ids: true,
     };
     let mut rings = Rings::open(&cpus, &spec, 8 << 20)?;
     let mut processes = ProcessTable::new();
-    for scanned in &scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes
+    for scanned in
+        &scan::all(|(pid, start, end), _| generation_of_mapping(pid, start, end)).processes
     {
         processes.adopt(scanned);
     }
@@ -178,7 +178,7 @@ fn unwinder(store: &FileStore, files: &BTreeSet<u32>) -> Unwinder {
         });
         unwinder.install(UnwindUpdate::Module(Loaded {
             file,
-            module: module.map(|module| module.map(Box::new)),
+            module: module.map(|module| module.map(Arc::new)),
         }));
     }
     unwinder

@@ -21,7 +21,7 @@ use std::collections::BTreeMap;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use symbolize::files::{FileIdentity, FileStore};
+use symbolize::files::FileStore;
 
 /// Most programs of a host that are kept and reported.
 pub const PROGRAMS_MAX: usize = 128;
@@ -223,12 +223,9 @@ impl Programs {
 /// Base name and build id of a file that may be a service's own.
 fn program_file(store: &FileStore, id: FileId) -> Option<(String, String)> {
     let found = store.get(id);
-    let FileIdentity::BuildId { bytes, len } = found.identity else {
-        return None;
-    };
     let path = symbolize::open::without_deleted(&found.path);
     let module = own_module(std::str::from_utf8(path).ok()?)?;
-    let build_id = build_id_text(bytes.get(..usize::from(len))?);
+    let build_id = build_id_text(&found.build_id);
     profile::is_build_id(&build_id).then(|| (module.to_owned(), build_id))
 }
 

@@ -56,9 +56,6 @@ pub struct EventSpec {
     /// Bytes of the ring that takes the side band (processes, mappings, names, cgroups, kernel
     /// code), a power of two; 0: it goes into the ring of the samples.
     pub side_band_bytes: usize,
-    /// Mappings bring the build id of their file instead of its inode, where the kernel has it.
-    /// Not next to [`others`](super::others) whom that harms.
-    pub build_ids: bool,
 }
 
 /// The kinds of records from an event.
@@ -77,8 +74,6 @@ enum Brings {
 pub enum Feature {
     /// Lost counts per event (6.0): without it only `LOST` records report losses.
     ReadLost,
-    /// Build ids in mappings (5.12): without it files are known by inode.
-    BuildId,
     /// Samples carry their cgroup (5.7): without it `/proc/PID/cgroup` is read.
     Cgroup,
     /// Kernel symbols that come and go (5.1).
@@ -87,18 +82,12 @@ pub enum Feature {
 
 impl Feature {
     /// Newest first: the order in which they are dropped.
-    pub const LADDER: [Feature; 4] = [
-        Feature::ReadLost,
-        Feature::BuildId,
-        Feature::Cgroup,
-        Feature::Ksymbol,
-    ];
+    pub const LADDER: [Feature; 3] = [Feature::ReadLost, Feature::Cgroup, Feature::Ksymbol];
 
     /// Name of the attribute, as reported.
     pub fn name(self) -> &'static str {
         match self {
             Feature::ReadLost => "read_format.lost",
-            Feature::BuildId => "build_id",
             Feature::Cgroup => "sample_cgroup",
             Feature::Ksymbol => "ksymbol",
         }
@@ -109,33 +98,17 @@ impl Feature {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub struct Features {
     dropped: usize,
-    /// Build ids were not asked for.
-    without_build_ids: bool,
 }
 
 impl Features {
-    /// Features with which an event is opened first.
-    pub fn of(spec: &EventSpec) -> Features {
-        Features {
-            dropped: 0,
-            without_build_ids: !spec.build_ids,
-        }
-    }
-
     /// True when it is in use.
     pub fn has(self, feature: Feature) -> bool {
-        let asked_for = feature != Feature::BuildId || !self.without_build_ids;
-        asked_for && !Feature::LADDER[..self.dropped].contains(&feature)
-    }
-
-    /// True when the kernel has build ids, and they were not asked for.
-    pub fn spares_build_ids(self) -> bool {
-        self.without_build_ids && !self.missing().contains(&Feature::BuildId)
+        !Feature::LADDER[..self.dropped].contains(&feature)
     }
 
     /// Features that the kernel does not support.
     pub fn missing(self) -> &'static [Feature] {
-        static LADDER: [Feature; 4] = Feature::LADDER;
+        static LADDER: [Feature; 3] = Feature::LADDER;
         &LADDER[..self.dropped]
     }
 
@@ -143,7 +116,6 @@ impl Features {
     pub(super) fn fewer(self) -> Option<Features> {
         (self.dropped < Feature::LADDER.len()).then_some(Features {
             dropped: self.dropped + 1,
-            ..self
         })
     }
 
@@ -151,7 +123,6 @@ impl Features {
     pub fn layout(self, stack_bytes: u32) -> Layout {
         Layout {
             cgroup: self.has(Feature::Cgroup),
-            build_ids: self.has(Feature::BuildId),
             user_regs: if stack_bytes > 0 { USER_REGS } else { 0 },
             user_stack: stack_bytes > 0,
             raw: false,
@@ -349,9 +320,6 @@ fn builder(cpu: CpuId, spec: &EventSpec, features: Features, brings: Brings) -> 
             .task(true);
         if features.has(Feature::Cgroup) {
             builder.cgroup(true);
-        }
-        if features.has(Feature::BuildId) {
-            builder.build_id(true);
         }
         if features.has(Feature::Ksymbol) {
             builder.ksymbol(true).bpf_event(true);

@@ -19,9 +19,6 @@ pub struct Malformed;
 pub struct Layout {
     /// `PERF_SAMPLE_CGROUP` is on.
     pub cgroup: bool,
-    /// Build ids were asked for. The kernel says of mappings that they carry one where another
-    /// event asked and this one did not.
-    pub build_ids: bool,
     /// Registers in `REGS_USER`, by bit; 0 when it is off.
     pub user_regs: u64,
     /// `STACK_USER` is on.
@@ -144,7 +141,7 @@ pub struct Sample<'a> {
 /// How a mapping names its file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MapFile<'a> {
-    /// GNU build id.
+    /// GNU build id: in recordings of perf alone.
     BuildId(&'a [u8]),
     /// Device and inode; all zero for anonymous memory.
     Inode {
@@ -396,7 +393,7 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
     let body = record.get(8..trailer).ok_or(Malformed)?;
     let mut cursor = Cursor(body);
     Ok(match kind {
-        sys::PERF_RECORD_MMAP2 => Record::Mmap(mmap(cursor, misc, layout)?),
+        sys::PERF_RECORD_MMAP2 => Record::Mmap(mmap(cursor)?),
         sys::PERF_RECORD_COMM => {
             let (pid, tid) = cursor.u32_pair()?;
             Record::Comm {
@@ -454,20 +451,17 @@ pub fn parse<'a>(record: &'a [u8], layout: &Layout) -> Result<Record<'a>, Malfor
     })
 }
 
-fn mmap<'a>(mut cursor: Cursor<'a>, misc: u16, layout: &Layout) -> Result<Mmap<'a>, Malformed> {
+fn mmap(mut cursor: Cursor<'_>) -> Result<Mmap<'_>, Malformed> {
     let (pid, _tid) = cursor.u32_pair()?;
     let (start, len, file_offset) = (cursor.u64()?, cursor.u64()?, cursor.u64()?);
-    let file = if layout.build_ids && misc & sys::PERF_RECORD_MISC_MMAP_BUILD_ID as u16 != 0 {
-        let size = cursor.take(4)?[0] as usize;
-        MapFile::BuildId(cursor.take(20)?.get(..size).ok_or(Malformed)?)
-    } else {
-        let (major, minor) = cursor.u32_pair()?;
-        MapFile::Inode {
-            major,
-            minor,
-            inode: cursor.u64()?,
-            generation: cursor.u64()?,
-        }
+    let (major, minor) = cursor.u32_pair()?;
+    // There is no build id here, whatever the head says: the kernel says it of the records of all
+    // events once one of them asked for build ids, and these never do.
+    let file = MapFile::Inode {
+        major,
+        minor,
+        inode: cursor.u64()?,
+        generation: cursor.u64()?,
     };
     let (_prot, flags) = cursor.u32_pair()?;
     Ok(Mmap {

@@ -226,7 +226,7 @@ impl Rings {
     /// # Errors
     /// [`RingsError`], when any other CPU fails: half a machine is not a profile.
     pub fn open(cpus: &[CpuId], spec: &EventSpec, ring_bytes: usize) -> Result<Rings, RingsError> {
-        let mut features = Features::of(spec);
+        let mut features = Features::default();
         let mut rings = Vec::with_capacity(cpus.len());
         for &cpu in cpus {
             match CpuRings::open(cpu, spec, ring_bytes, features) {

@@ -349,7 +349,6 @@ mod tests {
     fn check_idle(ip: u64, hidden: bool, expected: bool) {
         let layout = Layout {
             cgroup: true,
-            build_ids: true,
             user_regs: 0,
             user_stack: false,
             raw: false,

@@ -10,7 +10,6 @@ use host::time::MonotonicTime;
 use perf::cpu_ring::CpuRings;
 use perf::error::RingsError;
 use perf::event::{EventKind, EventSpec, Features, OpenError};
-use perf::others;
 use perf::plan::{Limits, Machine, Plan};
 use perf::rings::Rings;
 use profile::text::with_causes;
@@ -78,7 +77,6 @@ pub fn open_sampling(
         .perf_event_max_stack
         .map_or(u16::MAX, |max| max.min(65535) as u16);
     let depth_max = config.sampling.max_stack_depth.min(sysctl);
-    let build_ids = !others::read_mappings();
     let spec = |kind, stack_bytes| EventSpec {
         kind,
         rate_hz: plan.rate_hz,
@@ -86,7 +84,6 @@ pub fn open_sampling(
         watermark_bytes: plan.watermark_bytes,
         stack_bytes,
         side_band_bytes: plan.side_band_bytes,
-        build_ids,
     };
     let copied = Cell::new(plan.stack_bytes);
     let open = |kind| {

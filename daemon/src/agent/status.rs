@@ -356,18 +356,6 @@ impl Agent {
                 "",
             ));
         }
-        if sampling.features.spares_build_ids() {
-            list.push(Degradation::new(
-                Feature::BuildId.name(),
-                Severity::Info,
-                format!(
-                    "the daemon does not request build ids, because perf was recording when the \
-                     events were opened and would crash: {}",
-                    consequence(Feature::BuildId)
-                ),
-                "restart the daemon after perf has ended",
-            ));
-        }
         if sampling.cpus_sampled < sampling.cpus_online {
             list.push(Degradation::new(
                 "cpus_not_sampled",
@@ -404,7 +392,6 @@ impl Agent {
 fn consequence(feature: Feature) -> &'static str {
     match feature {
         Feature::ReadLost => "losses are known only from records",
-        Feature::BuildId => "files are identified by inode instead of build id",
         Feature::Cgroup => "cgroups are read from /proc and are missing for short-lived processes",
         Feature::Ksymbol => "kernel modules and BPF programs that are loaded later get names late",
     }

@@ -6,22 +6,28 @@
 //! daemon's own, and accepts it only if it is the file that was recorded. The symbolizer calls
 //! [`FileStore::get`].
 //!
-//! A file is the recorded one if it has the recorded build id. Without a build id, device, inode
-//! number and, where both are known, inode generation must be equal. Overlays and btrfs show device
-//! numbers in mappings that `stat` does not: there an equal inode number is enough, but only
-//! through the mapping itself or the process's own root. Records contain no size or change time
-//! that could be compared. If only a path was recorded, only the mapping and the process's own root
-//! count. `map_files` is checked too, because a process that reuses the pid may have another file
-//! mapped at the same addresses.
+//! A file is the recorded one if device, inode number and, where both are known, inode generation
+//! are equal; one from a recording of perf, if it has the recorded build ID. btrfs, and overlays
+//! before Linux 6.18, show device numbers in mappings that `stat` does not: there an equal inode
+//! number at the same path is enough. Records contain no size or change time that could be
+//! compared. If only a path was recorded, only the mapping and the process's own root count.
+//! `map_files` is checked too, because a process that reuses the pid may have another file mapped
+//! at the same addresses.
+//!
+//! The kernel could put the build ID into the record of a mapping. It is not asked for: it would
+//! then say of the records of all other events that they carry one, and every `perf record COMMAND`
+//! on the host took the device number for a length and died (`perf_event_mmap_output`, 6.18). A
+//! container cannot pass off a file of its own as another's either.
 
 use super::budget::{FileBudget, Purpose, Shares};
+use super::contents::{ContentId, Contents, Facts};
 use super::counters::{SymbolCounters, bump};
 use super::debug_files;
 use super::elf;
 pub use super::image::Image;
 use super::mounts;
 use super::open::{self, Links, OpenError, Root};
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::ids::{Avma, FileId, Pid};
 use host::sync::lock;
@@ -51,7 +57,7 @@ const KNOWN_FILES_MAX: usize = 16384;
 /// Identity of a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum FileIdentity {
-    /// The linker's hash of the content, as the kernel read it from the mapping.
+    /// The linker's hash of the content: in recordings of perf alone.
     BuildId {
         /// The hash, padded with zeros.
         bytes: [u8; 20],
@@ -113,6 +119,11 @@ pub struct Found {
     pub identity: FileIdentity,
     /// Its content, or why there is none.
     pub image: Result<Image, UnnamedReason>,
+    /// Which content it is; `None` before it was first opened.
+    pub content: Option<ContentId>,
+    /// The linker's hash of the content, as the file says; empty when it has none, or was never
+    /// opened.
+    pub build_id: Arc<[u8]>,
     /// Its separate debug file, where one was needed and found at the first sample.
     pub debug: Option<Image>,
 }
@@ -127,6 +138,7 @@ struct Known {
 #[derive(Default)]
 struct Table {
     known: HashMap<FileId, Known>,
+    contents: Contents,
     clock: u64,
     open: usize,
 }
@@ -243,6 +255,8 @@ impl FileStore {
                     path,
                     identity,
                     image,
+                    content: None,
+                    build_id: Arc::default(),
                     debug: None,
                 },
             );
@@ -264,13 +278,16 @@ impl FileStore {
             Err(reason) => self.refused(reason),
         });
         let held = image.as_ref().ok().cloned();
+        let facts = held.as_ref().map(Facts::of);
         let found = Found {
             path: seen.path.as_ref().into(),
             identity: seen.identity,
             image,
+            content: None,
+            build_id: Arc::default(),
             debug: None,
         };
-        self.put(seen.id, found);
+        self.put(seen.id, found, facts.as_ref());
         // Where that hangs the executable is there all the same.
         if let Some(image) = held {
             let path = open::without_deleted(&seen.path);
@@ -327,16 +344,24 @@ impl FileStore {
         let table = &mut *self.lock();
         let known = table.known.get(&id);
         if known.is_none_or(|known| known.found.image.is_err()) {
-            self.put_into(table, id, found);
+            self.put_into(table, id, found, None);
         }
     }
 
-    fn put(&self, id: FileId, found: Found) {
-        self.put_into(&mut self.lock(), id, found);
+    fn put(&self, id: FileId, found: Found, facts: Option<&Facts>) {
+        self.put_into(&mut self.lock(), id, found, facts);
     }
 
-    fn put_into(&self, table: &mut Table, id: FileId, found: Found) {
+    /// `facts`: those of its image; `None` if there is none now. What was known stays then.
+    fn put_into(&self, table: &mut Table, id: FileId, mut found: Found, facts: Option<&Facts>) {
         table.clock += 1;
+        if let Some(facts) = facts {
+            found.content = Some(table.contents.id_of(id, facts));
+            found.build_id = Arc::clone(&facts.build_id);
+        } else if let Some(known) = table.known.get(&id) {
+            found.content = known.found.content;
+            found.build_id = Arc::clone(&known.found.build_id);
+        }
         table.open += descriptors(&found);
         let known = Known {
             found,
@@ -407,6 +432,8 @@ impl FileStore {
                 path: Arc::default(),
                 identity: FileIdentity::Path,
                 image: Err(UnnamedReason::Limit),
+                content: None,
+                build_id: Arc::default(),
                 debug: None,
             },
         }
@@ -444,6 +471,9 @@ fn forget_longest_unused(table: &mut Table) {
     let nth = uses.len() / 16;
     let (_, &mut limit, _) = uses.select_nth_unstable(nth);
     table.known.retain(|_, known| known.used > limit);
+    let known = table.known.values();
+    let used: HashSet<ContentId> = known.filter_map(|known| known.found.content).collect();
+    table.contents.retain(&used);
     table.open = table
         .known
         .values()
@@ -451,26 +481,26 @@ fn forget_longest_unused(table: &mut Table) {
         .sum();
 }
 
-/// As [`identity_of_mapping`], by a helper that is waited for only so long.
-pub fn identity_in_time(
+/// As [`generation_of_mapping`], by a helper that is waited for only so long.
+pub fn generation_in_time(
     helpers: &BlockingPool,
     time: Duration,
     (pid, start, end): (Pid, u64, u64),
     path: &[u8],
-) -> Option<FileIdentity> {
+) -> Option<u32> {
     let refused = helpers.is_exhausted()
         || helpers.late() >= REMOTE_LATE_MAX && mounts::is_remote_path(pid.0, path);
     if refused {
         return None;
     }
-    helpers.run(time, move || identity_of_mapping(pid, start, end))?
+    helpers.run(time, move || generation_of_mapping(pid, start, end))?
 }
 
-/// The identity of a mapping that is older than the daemon: its build ID, if the kernel allows
-/// opening the mapping and the file has one. May wait forever.
-pub fn identity_of_mapping(pid: Pid, start: u64, end: u64) -> Option<FileIdentity> {
-    let file = open::open_mapping(pid.0, start, end).ok()?;
-    FileIdentity::build_id(&elf::read_build_id(&file).ok()?)
+/// The inode generation of the file of a mapping that is older than the daemon, if the kernel
+/// allows opening it and the file system has one. Records of mappings bring it, /proc does not. May
+/// wait forever.
+pub fn generation_of_mapping(pid: Pid, start: u64, end: u64) -> Option<u32> {
+    open::inode_generation(&open::open_mapping(pid.0, start, end).ok()?)
 }
 
 /// The way a file was found, which says how far its path may be trusted.
@@ -565,12 +595,10 @@ fn is_the_one(file: &File, identity: &FileIdentity, via: Via) -> bool {
             let same_generation = generation == 0
                 || open::inode_generation(file).is_none_or(|found| found == generation as u32);
             let same_device = (found.0, found.1) == (major, minor);
-            let foreign_device = || via != Via::OtherRoot && open::device_may_differ(file);
             match found.2 == inode {
-                true if same_device => same_generation,
-                true => same_generation && foreign_device(),
+                true => same_generation && (same_device || open::device_may_differ(file)),
                 // An overlay of several file systems makes its inode numbers up.
-                false => !same_device && via == Via::Mapping && foreign_device(),
+                false => !same_device && via == Via::Mapping && open::device_may_differ(file),
             }
         }
         FileIdentity::Path => via != Via::OtherRoot,

@@ -17,6 +17,7 @@
 //! process; only a thread that ends by panic may.
 
 pub mod budget;
+pub mod contents;
 pub mod counters;
 pub mod debug_files;
 mod debug_shape;
@@ -40,6 +41,7 @@ pub use places::function_start;
 mod tests;
 
 use budget::{Over, Purpose};
+use contents::ContentId;
 pub use counters::SymbolCounters;
 use counters::{add, bump};
 use fetched::FetchedFiles;
@@ -142,7 +144,7 @@ pub struct Symbolizer {
     options: SymbolOptions,
     store: Arc<FileStore>,
     counters: Arc<SymbolCounters>,
-    files: HashMap<FileId, FileNames>,
+    files: HashMap<ContentId, FileNames>,
     /// Sum of what `files` hold.
     bytes: usize,
     clock: u64,
@@ -236,19 +238,27 @@ impl Symbolizer {
             None => self.options.cache_bytes,
         };
         let found = self.store.get(id);
-        self.ask_for_symbols(id);
-        if !self.files.contains_key(&id) {
+        let content = match (found.content, &found.image) {
+            (Some(content), _) => content,
+            (None, image) => {
+                let reason = image.as_ref().err().copied();
+                let reason = reason.unwrap_or(UnnamedReason::FileUnreadable);
+                return self.no_names(&found, reason, offsets, dict, out);
+            }
+        };
+        self.ask_for_symbols(content);
+        if !self.files.contains_key(&content) {
             let read = match self.has_time() {
                 true => self.read(&found),
                 false => Err(UnnamedReason::OverBudget),
             };
             match read {
-                Ok(names) => self.files.insert(id, names),
+                Ok(names) => self.files.insert(content, names),
                 Err(reason) => return self.no_names(&found, reason, offsets, dict, out),
             };
         }
         let has_time = self.has_time();
-        let Some(names) = self.files.get_mut(&id) else {
+        let Some(names) = self.files.get_mut(&content) else {
             unreachable!("it was kept");
         };
         names.used = self.clock;
@@ -260,9 +270,9 @@ impl Symbolizer {
         let lines = budget.is_some();
         let bytes = lines.then(|| names.bytes_to_read(image, offsets, limit, &self.counters));
         if let Some(bytes @ 1..) = bytes {
-            self.evict(limit.saturating_sub(bytes), Some(id));
+            self.evict(limit.saturating_sub(bytes), Some(content));
         }
-        let Some(names) = self.files.get_mut(&id) else {
+        let Some(names) = self.files.get_mut(&content) else {
             unreachable!("it was kept");
         };
         let first = out.spans.len();
@@ -283,8 +293,8 @@ impl Symbolizer {
 
     /// Requests the debug file of a file without symbols, and reads the file again once the debug
     /// file has arrived or was removed, because a removed file takes room as long as it is open.
-    fn ask_for_symbols(&mut self, id: FileId) {
-        let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&id)) else {
+    fn ask_for_symbols(&mut self, content: ContentId) {
+        let (Some(fetched), Some(names)) = (&self.fetched, self.files.get(&content)) else {
             return;
         };
         let read_again = match (names.build_id(), names.lacks_symbols) {
@@ -293,7 +303,7 @@ impl Symbolizer {
             (None, _) => false,
         };
         if read_again {
-            let gone = self.files.remove(&id).map_or(0, |names| names.counted);
+            let gone = self.files.remove(&content).map_or(0, |names| names.counted);
             self.bytes = self.bytes.saturating_sub(gone);
         }
     }
@@ -337,7 +347,7 @@ impl Symbolizer {
 
     /// Frees memory down to the limit, least recently used files first: debug information first,
     /// which is large and not needed for places already named, then complete files except `kept`.
-    fn evict(&mut self, limit: usize, kept: Option<FileId>) {
+    fn evict(&mut self, limit: usize, kept: Option<ContentId>) {
         while self.bytes > limit {
             let with_lines = self.files.values_mut().filter(|names| names.has_lines());
             if let Some(names) = with_lines.min_by_key(|names| names.used) {

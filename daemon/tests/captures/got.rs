@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
-use symbolize::files::identity_of_mapping;
+use symbolize::files::generation_of_mapping;
 use unwind::process::scan;
 
 /// What came of the batches: samples and weight by capture (0: the continuous profile) and pid.
@@ -98,7 +98,6 @@ pub fn live() -> Option<(Driven, Arc<SamplerHandle>, Engine)> {
         watermark_bytes: 128 << 10,
         stack_bytes: 0,
         side_band_bytes: 0,
-        build_ids: true,
     };
     let rings = match Rings::open(&environment.cpus_online, &spec, 256 << 10) {
         Ok(rings) => rings,
@@ -108,7 +107,7 @@ pub fn live() -> Option<(Driven, Arc<SamplerHandle>, Engine)> {
         }
     };
     let processes =
-        scan::all(|(pid, start, end), _| identity_of_mapping(pid, start, end)).processes;
+        scan::all(|(pid, start, end), _| generation_of_mapping(pid, start, end)).processes;
     let start = SamplerStart {
         rings,
         unwinder: unwinder(32 << 20),

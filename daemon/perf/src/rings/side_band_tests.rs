@@ -192,7 +192,6 @@ fn the_kernel_writes_samples_and_the_side_band_apart_needs_root() {
         watermark_bytes: 4 << 10,
         stack_bytes: 0,
         side_band_bytes: 64 << 10,
-        build_ids: true,
     };
     let online: Vec<CpuId> = host::facts::cpus_online().expect("known");
     let mut rings = match Rings::open(&online, &spec, 256 << 10) {

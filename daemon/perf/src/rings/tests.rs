@@ -16,7 +16,6 @@ fn a_busy_thread_is_sampled_in_order_of_time_needs_root() {
         watermark_bytes: 64 << 10,
         stack_bytes: 0,
         side_band_bytes: 0,
-        build_ids: true,
     };
     let online = [CpuId(0), CpuId(1)];
     let mut rings = match Rings::open(&online, &spec, 256 << 10) {
@@ -76,7 +75,6 @@ fn fast_rings(ring_bytes: usize, side_band_bytes: usize) -> Option<Rings> {
         watermark_bytes: 4 << 10,
         stack_bytes: 0,
         side_band_bytes,
-        build_ids: true,
     };
     match Rings::open(&[CpuId(0), CpuId(1)], &spec, ring_bytes) {
         Ok(rings) => Some(rings),
@@ -325,7 +323,6 @@ fn no_tick_is_twice_or_missing_where_rings_are_replaced_needs_root() {
         watermark_bytes: 64 << 10,
         stack_bytes: 0,
         side_band_bytes: 0,
-        build_ids: true,
     };
     let cpus = [CpuId(0), CpuId(1)];
     let open = || Rings::open(&cpus, &spec, 256 << 10);

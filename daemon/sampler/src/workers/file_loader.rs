@@ -8,20 +8,23 @@
 //! file system that never answers blocks only its own files.
 
 use super::unread::Unread;
+use hashbrown::HashMap;
 use host::blocking_pool::BlockingPool;
 use host::heartbeat::Heartbeat;
 use host::ids::FileId;
 use host::time::MonotonicTime;
 use perf::rings::sets::RingSet;
 use profile::UnnamedReason;
+use std::cell::RefCell;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, TryRecvError, TrySendError};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 use symbolize::budget::{Over, Pause};
+use symbolize::contents::ContentId;
 use symbolize::elf;
-use symbolize::files::{FileSeen, FileStore, identity_in_time};
+use symbolize::files::{FileSeen, FileStore, generation_in_time};
 use unwind::info::module::Module;
 use unwind::process::scan::{self, Scan};
 use unwind::walk::modules::Loaded;
@@ -112,15 +115,24 @@ pub struct Handover {
     pub untaken: AtomicU64,
 }
 
+/// Contents of which the module is remembered. Beyond it those are forgotten that nobody has.
+const SHARED_MAX: usize = 4096;
+
 /// Opens files, each in its time.
 pub struct FileLoader {
     helpers: BlockingPool,
+    /// Modules that the sampler may still have: files with the same content share them.
+    shared: Shared,
 }
+
+/// Modules by content.
+type Shared = RefCell<HashMap<ContentId, Weak<Module>>>;
 
 impl Default for FileLoader {
     fn default() -> Self {
         FileLoader {
             helpers: BlockingPool::new("open"),
+            shared: RefCell::default(),
         }
     }
 }
@@ -128,7 +140,7 @@ impl Default for FileLoader {
 impl FileLoader {
     /// Reads all processes.
     pub fn scan(&self) -> Scan {
-        scan::all(|mapping, path| identity_in_time(&self.helpers, WAIT, mapping, path))
+        scan::all(|mapping, path| generation_in_time(&self.helpers, WAIT, mapping, path))
     }
 
     /// Serves the sampler until it hangs up. `heartbeat` reports long work.
@@ -181,7 +193,7 @@ impl FileLoader {
                                 heartbeat.start();
                             }
                         };
-                        modules.read(id, store, &mut pause);
+                        modules.read(id, store, &self.shared, &mut pause);
                     }
                 }
                 Err(TryRecvError::Disconnected) => return,
@@ -203,7 +215,12 @@ impl FileLoader {
                 let id = seen.id;
                 let opened = store.see_in_time(seen, &self.helpers, wait);
                 if opened && modules.handover.wanted.load(Ordering::Relaxed) {
-                    modules.count(unread.saw(id));
+                    let content = store.get(id).content;
+                    let shared = content.and_then(|content| known(&self.shared, content));
+                    match shared {
+                        Some(module) => modules.send(id, Ok(Some(module))),
+                        None => modules.count(unread.saw(id)),
+                    }
                 }
             }
             Request::Missed(Missed::Module(id)) => modules.count(unread.missed(id)),
@@ -217,6 +234,11 @@ impl FileLoader {
             Request::CloseRings(rings) => drop(rings),
         }
     }
+}
+
+/// The module that another file with this content has.
+fn known(shared: &Shared, content: ContentId) -> Option<Arc<Module>> {
+    shared.borrow().get(&content)?.upgrade()
 }
 
 impl Modules {
@@ -247,7 +269,7 @@ impl Modules {
     }
 
     /// Reads a file, with a `pause` now and then.
-    fn read<'p>(&self, file: FileId, store: &FileStore, pause: &'p mut Pause<'p>) {
+    fn read<'p>(&self, file: FileId, store: &FileStore, shared: &Shared, pause: &'p mut Pause<'p>) {
         let Handover {
             untaken_bytes,
             untaken,
@@ -259,6 +281,9 @@ impl Modules {
             return;
         }
         let found = store.get(file);
+        if let Some(module) = found.content.and_then(|content| known(shared, content)) {
+            return self.send(file, Ok(Some(module)));
+        }
         let module = match &found.image {
             Ok(image) => {
                 // Where its owner has to wait it is asked for again.
@@ -278,12 +303,29 @@ impl Modules {
                     store.count_put_off();
                     return;
                 }
-                module.map(|module| module.map(Box::new))
+                module.map(|module| module.map(Arc::new))
             }
             // Asked for before it was seen. It is asked for again.
             Err(UnnamedReason::Limit) => return,
             Err(_) => Ok(None),
         };
+        if let (Some(content), Ok(Some(module))) = (found.content, &module) {
+            let shared = &mut *shared.borrow_mut();
+            if shared.len() >= SHARED_MAX {
+                shared.retain(|_, module| module.strong_count() > 0);
+            }
+            shared.insert(content, Arc::downgrade(module));
+        }
+        self.send(file, module);
+    }
+
+    /// Gives the sampler what was read, unless it does not take it.
+    fn send(&self, file: FileId, module: Result<Option<Arc<Module>>, Over>) {
+        let Handover {
+            untaken_bytes,
+            untaken,
+            ..
+        } = &*self.handover;
         let loaded = UnwindUpdate::Module(Loaded { file, module });
         let bytes = loaded.heap_bytes() as u64;
         untaken_bytes.fetch_add(bytes, Ordering::AcqRel);

@@ -4,7 +4,7 @@ use super::*;
 use crate::files::UNUSED_MAX;
 use host::blocking_pool::{BlockingPool, REMOTE_LATE_MAX};
 use host::time::MonotonicTime;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::Ordering::Relaxed;
 
 #[test]
 fn a_deleted_program_is_named_through_its_mapping_as_root() {
@@ -232,12 +232,7 @@ fn open_files_stay_under_their_limit() {
         &*store.get(FileId(0)).path,
         text(&dir.path().join("file0")).as_bytes()
     );
-    assert_eq!(
-        counters
-            .files_evicted
-            .load(std::sync::atomic::Ordering::Relaxed),
-        42
-    );
+    assert_eq!(counters.files_evicted.load(Relaxed), 42);
 }
 
 #[test]
@@ -276,6 +271,56 @@ fn a_file_without_samples_for_a_while_is_closed_and_its_file_system_free() {
         ..file
     }));
     assert!(store.get(FileId(1)).image.is_ok());
+}
+
+fn succeeds(script: &str, dir: &Path) -> bool {
+    let mut shell = std::process::Command::new("sh");
+    shell
+        .args(["-c", &format!("cd \"$0\" && {script}")])
+        .arg(dir);
+    shell.status().expect("a shell").success()
+}
+
+#[test]
+fn one_layer_in_two_containers_is_read_once_as_root() {
+    if !is_root() {
+        return;
+    }
+    let dir = TempDir::new().expect("temporary directory");
+    let lower = dir.path().join("lower");
+    fs::create_dir(&lower).expect("creates");
+    let Some(path) = build(&lower, "program", PROGRAM, &[]) else {
+        return;
+    };
+    let offset = offset_of(&path, "busy_leaf");
+    let mount = "for at in a b; do mkdir $at $at.upper $at.work &&
+        mount -t overlay over -o lowerdir=lower,upperdir=$at.upper,workdir=$at.work $at || exit 1
+    done";
+    if !succeeds(mount, dir.path()) {
+        return testkit::skip("overlays cannot be mounted here");
+    }
+    let mut rig = Rig::plain();
+    let mut content = |id: u32, place: &str| {
+        let path = dir.path().join(place);
+        rig.store.see(&FileSeen {
+            id: FileId(id),
+            ..seen(&path, inode(&path), std::process::id())
+        });
+        let mut out = Named::default();
+        rig.symbolizer
+            .file(FileId(id), &[offset], &mut rig.dict, &mut out);
+        rig.store.get(FileId(id)).content
+    };
+    let [first, other] = [(1, "a/program"), (2, "b/program")].map(|at| content(at.0, at.1));
+    // Now the second container has a copy of its own, equal but for its inode.
+    let is_copied = succeeds("cp -p b/program b/copy && mv b/copy b/program", dir.path());
+    let copy = content(3, "b/program");
+    drop(rig.store);
+    assert!(succeeds("umount -l a && umount -l b", dir.path()));
+    assert!(is_copied && first.is_some());
+    assert_eq!((first == other, first == copy), (true, false));
+    let read = rig.counters.tables_read.load(Relaxed);
+    assert_eq!(read, 2, "tables");
 }
 
 #[test]
@@ -324,5 +369,5 @@ fn a_file_system_that_never_answers_holds_up_no_other_file_as_root() {
     rig.store
         .see_in_time(local, &helpers, Duration::from_secs(60));
     assert_eq!(rig.frames(offset), ["native busy_leaf program"]);
-    assert_eq!(rig.counters.files_late.load(Ordering::Relaxed), 6);
+    assert_eq!(rig.counters.files_late.load(Relaxed), 6);
 }

@@ -2,7 +2,7 @@
 //! informed of it.
 
 use crate::process::space::Mapping;
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use host::ids::{Avma, FileId, Pid};
 use host::time::MonotonicTime;
 use std::time::Duration;
@@ -31,6 +31,20 @@ struct Entry {
     announce_after: MonotonicTime,
     /// The last time that it was in a sample, or was announced without one.
     sampled: MonotonicTime,
+}
+
+/// True for a file of a file system without a device and without generations of inodes, as overlays
+/// are. The device number of one that was unmounted is given to the next, and inode numbers come
+/// again where files were removed.
+fn is_reusable(identity: &FileIdentity) -> bool {
+    matches!(
+        identity,
+        FileIdentity::Inode {
+            major: 0,
+            generation: 0,
+            ..
+        }
+    )
 }
 
 /// Ids of files by identity.
@@ -114,6 +128,21 @@ impl FileTable {
         self.forgotten += (before - self.entries.len()) as u64;
     }
 
+    /// True when it knows a file whose identity may soon be another's.
+    pub fn has_reusable(&self) -> bool {
+        self.entries
+            .values()
+            .any(|entry| is_reusable(&entry.identity))
+    }
+
+    /// Forgets those of them that `used` does not name.
+    pub fn forget_reusable(&mut self, used: impl Fn(FileId) -> bool) {
+        let entries = self.entries.iter();
+        let gone = entries.filter(|(id, entry)| is_reusable(&entry.identity) && !used(**id));
+        let gone: HashSet<FileId> = gone.map(|(&id, _)| id).collect();
+        self.retain(|id| !gone.contains(&id));
+    }
+
     /// Reports a file that has samples, or will have, to the store, unless it was reported lately.
     /// `send` returns false if the queue is full: the next sample tries again.
     pub fn announce(
@@ -194,6 +223,27 @@ mod tests {
             );
             assert_eq!(told, expected, "at {second} s");
         }
+    }
+
+    #[test]
+    fn of_files_of_no_process_those_are_forgotten_whose_identity_comes_again() {
+        let mut table = FileTable::default();
+        let inode = |major, inode, generation| FileIdentity::Inode {
+            major,
+            minor: 39,
+            inode,
+            generation,
+        };
+        let of_disk = table.id_of(inode(254, 1, 0), b"/bin/disk");
+        let in_memory = table.id_of(inode(0, 1, 7), b"/dev/shm/x");
+        assert!(!table.has_reusable());
+        let ended = table.id_of(inode(0, 2, 0), b"/bin/ended");
+        let runs = table.id_of(inode(0, 3, 0), b"/bin/runs");
+        assert!(table.has_reusable());
+        table.forget_reusable(|id| id == runs);
+        let left = [of_disk, in_memory, ended, runs].map(|id| table.identity(id).is_some());
+        assert_eq!(left, [true, true, false, true]);
+        assert_ne!(table.id_of(inode(0, 2, 0), b"/bin/other"), ended);
     }
 
     #[test]

@@ -72,6 +72,10 @@ const EXITING_PROCESSES_MAX: usize = 16_384;
 /// host, some milliseconds.
 const FILES_RETRY: Duration = Duration::from_secs(10);
 
+/// How often files of no process are forgotten whose identity may be another's later. A container
+/// takes seconds to be removed and another's image longer to be unpacked.
+const REUSABLE_RETRY: Duration = Duration::from_secs(60);
+
 /// Files of one process that are announced before they have samples. Unit: files. Large desktop
 /// programs map some hundred. Half of the queue of `fp-files`: a process that maps files by the
 /// thousand leaves room for all others, and its own files are announced when they have samples.
@@ -262,6 +266,8 @@ pub struct ProcessTable {
     space_bytes: SpaceBytes,
     /// When unused files may be looked for again.
     files_retry: MonotonicTime,
+    /// When to look for those whose identity may be another's soon.
+    reusable_retry: MonotonicTime,
     /// Time of the newest mapping.
     clock: MonotonicTime,
     counts: ProcessCounts,
@@ -288,6 +294,7 @@ impl ProcessTable {
             next_id: 0,
             space_bytes: SpaceBytes::default(),
             files_retry: MonotonicTime(0),
+            reusable_retry: MonotonicTime(0),
             clock: MonotonicTime(0),
             counts: ProcessCounts::default(),
         };
@@ -670,15 +677,20 @@ impl ProcessTable {
     }
 
     fn forget_unused_files(&mut self) {
+        let used = self.used_files();
+        self.files.retain(|id| used.contains(&id));
+        self.counts.files_forgotten = self.files.forgotten;
+    }
+
+    /// Files that a process has mapped.
+    fn used_files(&self) -> HashSet<FileId> {
         let spaces = self
             .processes
             .values()
             .flat_map(|process| process.space.iter());
-        let used: HashSet<FileId> = spaces
+        spaces
             .filter_map(|mapping| mapping.backing.file())
-            .collect();
-        self.files.retain(|id| used.contains(&id));
-        self.counts.files_forgotten = self.files.forgotten;
+            .collect()
     }
 
     /// Creates a process that has a sample but was not reported by any record, so that its time is
@@ -835,6 +847,19 @@ impl ProcessTable {
             if processes.get(&pid).is_some_and(|process| process.id == id) {
                 processes.remove(&pid);
             }
+        }
+        if before >= self.reusable_retry {
+            self.reusable_retry = before.plus(REUSABLE_RETRY);
+            self.forget_reusable_files();
+        }
+    }
+
+    /// Forgets files of no process if their identity may soon be another file's.
+    fn forget_reusable_files(&mut self) {
+        if self.files.has_reusable() {
+            let used = self.used_files();
+            self.files.forget_reusable(|id| used.contains(&id));
+            self.counts.files_forgotten = self.files.forgotten;
         }
     }
 

@@ -86,12 +86,11 @@ pub struct Scan {
     pub complete: bool,
 }
 
-/// Reads all processes. `build_id` turns a mapping's file, by pid, range and path, into its build
-/// id where it has one, so that the same file is known by the same identity as in the record
-/// stream.
+/// Reads all processes. `generation` finds the inode generation of a mapping's file, by pid, range
+/// and path, so that the same file is known by the same identity as in the record stream.
 ///
 /// Cost: about 50 µs a process; 4.4–5.2 ms measured for 92 processes.
-pub fn all(mut build_id: impl FnMut((Pid, u64, u64), &[u8]) -> Option<FileIdentity>) -> Scan {
+pub fn all(mut generation: impl FnMut((Pid, u64, u64), &[u8]) -> Option<u32>) -> Scan {
     let Ok(processes) = procfs::process::all_processes() else {
         return Scan::default();
     };
@@ -99,12 +98,13 @@ pub fn all(mut build_id: impl FnMut((Pid, u64, u64), &[u8]) -> Option<FileIdenti
     let mut known = HashMap::new();
     let mut identify = |pid: Pid, map: &Map| {
         *known.entry((map.device, map.inode)).or_insert_with(|| {
-            build_id((pid, map.start, map.end), &map.path).unwrap_or(FileIdentity::Inode {
+            let found = generation((pid, map.start, map.end), &map.path);
+            FileIdentity::Inode {
                 major: map.device.0,
                 minor: map.device.1,
                 inode: map.inode,
-                generation: 0,
-            })
+                generation: found.unwrap_or(0).into(),
+            }
         })
     };
     let mut room = THREADS_MAX;

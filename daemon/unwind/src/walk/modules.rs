@@ -1,10 +1,11 @@
 //! The modules of all files, within a memory bound, and the rules found in them.
 //!
-//! One module serves every process that maps its file. When memory is short, the least recently
-//! used module is dropped, and requested again when a frame needs it. Modules in use that do not
-//! fit together take turns of half a minute. Rules outlive their module, because a file's code does
-//! not change. A module larger than the bound is rejected until the bound grows; this is reported
-//! differently from a file without unwind information. Called by the sampler thread only.
+//! One module serves every process that maps its file, and every file with the same content; it
+//! counts once. When memory is short, the least recently used module is dropped, and requested
+//! again when a frame needs it. Modules in use that do not fit together take turns of half a
+//! minute. Rules outlive their module, because a file's code does not change. A module larger than
+//! the bound is rejected until the bound grows; this is reported differently from a file without
+//! unwind information. Called by the sampler thread only.
 
 use crate::info::module::Module;
 use crate::info::rule::Rule;
@@ -13,6 +14,7 @@ use host::ids::{FileId, FileOffset};
 use host::sys;
 use host::time::MonotonicTime;
 use std::cmp::Reverse;
+use std::sync::Arc;
 use std::time::Duration;
 use symbolize::budget::Over;
 
@@ -55,7 +57,7 @@ pub struct Loaded {
     /// The file.
     pub file: FileId,
     /// Its unwind information; `None`: it has none, or could not be read.
-    pub module: Result<Option<Box<Module>>, Over>,
+    pub module: Result<Option<Arc<Module>>, Over>,
 }
 
 impl Loaded {
@@ -80,7 +82,7 @@ pub enum ModuleState<'a> {
 
 enum Slot {
     Here {
-        module: Box<Module>,
+        module: Arc<Module>,
         bytes: usize,
         since: MonotonicTime,
     },
@@ -100,6 +102,10 @@ enum Slot {
 struct Entry {
     slot: Slot,
     used: u32,
+}
+
+fn address(module: &Arc<Module>) -> usize {
+    Arc::as_ptr(module).addr()
 }
 
 /// Counts of the table and of the rule cache.
@@ -138,6 +144,8 @@ pub struct ModuleCounts {
 /// See the file.
 pub struct Modules {
     entries: HashMap<FileId, Entry>,
+    /// Files that share each module held, by its address.
+    sharers: HashMap<usize, usize>,
     rules: Rules,
     bytes_max: usize,
     /// Counts drains: the age of uses.
@@ -153,6 +161,7 @@ impl Modules {
     pub fn new(bytes_max: usize) -> Modules {
         Modules {
             entries: HashMap::new(),
+            sharers: HashMap::new(),
             rules: Rules::default(),
             bytes_max,
             clock: 0,
@@ -226,13 +235,14 @@ impl Modules {
         }
     }
 
-    fn slot_for(&mut self, module: Box<Module>) -> Slot {
+    fn slot_for(&mut self, module: Arc<Module>) -> Slot {
         let bytes = module.heap_bytes();
         if bytes > self.module_bytes_max() {
             self.counts.refused += 1;
             return Slot::Refused { bytes };
         }
-        if !self.make_room(bytes, HELD_AT_LEAST) {
+        let is_held = self.sharers.contains_key(&address(&module));
+        if !is_held && !self.make_room(bytes, HELD_AT_LEAST) {
             self.counts.crowded_out += 1;
             let ask_after = self.now.plus(ASK_AGAIN);
             return Slot::Dropped {
@@ -242,7 +252,12 @@ impl Modules {
         }
         self.counts.loaded += 1;
         self.counts.held += 1;
-        self.counts.bytes += bytes as u64;
+        // Making room may have dropped the last of those that shared it.
+        let sharers = self.sharers.entry(address(&module)).or_default();
+        if *sharers == 0 {
+            self.counts.bytes += bytes as u64;
+        }
+        *sharers += 1;
         let since = self.now;
         Slot::Here {
             module,
@@ -254,9 +269,14 @@ impl Modules {
     /// Forgets a file; true if its module was rejected.
     fn remove(&mut self, file: FileId) -> bool {
         match self.entries.remove(&file).map(|entry| entry.slot) {
-            Some(Slot::Here { bytes, .. }) => {
+            Some(Slot::Here { module, bytes, .. }) => {
                 self.counts.held -= 1;
-                self.counts.bytes -= bytes as u64;
+                let sharers = self.sharers.entry(address(&module)).or_default();
+                *sharers = sharers.saturating_sub(1);
+                if *sharers == 0 {
+                    self.sharers.remove(&address(&module));
+                    self.counts.bytes -= bytes as u64;
+                }
                 false
             }
             Some(Slot::Refused { .. }) => true,
@@ -270,15 +290,22 @@ impl Modules {
     /// that.
     fn make_room(&mut self, bytes: usize, held_at_least: Duration) -> bool {
         let limit = self.bytes_max.saturating_sub(bytes) as u64;
-        let mut excess = self.counts.bytes.saturating_sub(limit);
+        let excess = self.counts.bytes.saturating_sub(limit);
         if excess == 0 {
             return true;
         }
         let (clock, now) = (self.clock, self.now);
         let held = self.entries.iter().filter_map(|(&file, entry)| {
-            let Slot::Here { bytes, since, .. } = entry.slot else {
+            let Slot::Here {
+                ref module,
+                bytes,
+                since,
+            } = entry.slot
+            else {
                 return None;
             };
+            let sharers = self.sharers.get(&address(module)).copied();
+            let bytes = bytes / sharers.unwrap_or(1).max(1);
             let unused = clock.wrapping_sub(entry.used);
             let held = now.since(since);
             match unused <= IN_USE_DRAINS {
@@ -296,14 +323,14 @@ impl Modules {
         if enough < excess {
             return false;
         }
-        for (in_use, _, file, bytes) in candidates {
-            if excess == 0 {
+        for (in_use, _, file, _) in candidates {
+            if self.counts.bytes <= limit {
                 break;
             }
-            excess = excess.saturating_sub(bytes as u64);
             self.drop_module(file, in_use);
         }
-        true
+        // One that is shared may be held by another that stays.
+        self.counts.bytes <= limit
     }
 
     fn drop_module(&mut self, file: FileId, in_use: bool) {
@@ -587,8 +614,29 @@ mod tests {
     fn loaded(file: u32, bytes: usize) -> Loaded {
         Loaded {
             file: FileId(file),
-            module: Ok(Some(Box::new(Module::of_size(bytes)))),
+            module: Ok(Some(Arc::new(Module::of_size(bytes)))),
         }
+    }
+
+    #[test]
+    fn a_module_of_two_files_counts_once_and_stays_while_one_has_it() {
+        let mut modules = Modules::new(4 * MIB);
+        let module = Arc::new(Module::of_size(MIB));
+        for file in [1, 2] {
+            modules.install(Loaded {
+                file: FileId(file),
+                module: Ok(Some(Arc::clone(&module))),
+            });
+        }
+        let bytes = module.heap_bytes() as u64;
+        let counted = |modules: &Modules| (modules.counts().held, modules.counts().bytes);
+        assert_eq!(counted(&modules), (2, bytes));
+        modules.drop_module(FileId(1), false);
+        assert_eq!(counted(&modules), (1, bytes));
+        assert!(is_here(&mut modules, 2, MonotonicTime(SECOND)));
+        modules.drop_module(FileId(2), false);
+        assert_eq!(counted(&modules), (0, 0));
+        assert!(modules.sharers.is_empty());
     }
 
     fn is_here(modules: &mut Modules, file: u32, now: MonotonicTime) -> bool {

@@ -16,6 +16,7 @@ use perf::record::{MapFile, Mmap, UserState};
 use profile::StackEnd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use symbolize::budget::FileBudget;
 use symbolize::elf::{self, Segment};
@@ -162,7 +163,7 @@ fn walk(told: &StackDump, described: bool) -> (Vec<u64>, StackEnd, Engine) {
         let mapping = process.space().find(Avma(address)).expect("mapped");
         engine.modules.install(Loaded {
             file: mapping.backing.file().expect("a file"),
-            module: Ok(module.map(Box::new)),
+            module: Ok(module.map(Arc::new)),
         });
     }
     let bytes = |words: &[u64]| -> Vec<u8> {

@@ -17,6 +17,7 @@ use host::time::MonotonicTime;
 use perf::record::{MapFile, Mmap, UserState};
 use profile::{StackEnd, UnnamedReason};
 use std::cell::Cell;
+use std::sync::Arc;
 use symbolize::budget::FileBudget;
 
 /// Where the functions of the tables start.
@@ -314,7 +315,7 @@ fn walk_by_red_zone(words: &[(usize, u64)]) -> Option<(usize, StackEnd, u64)> {
     let mut engine = Engine::new(1 << 20);
     engine.modules.install(Loaded {
         file: mapping.backing.file().expect("a file"),
-        module: Ok(Some(Box::new(Module::of_table(table("", &rows))))),
+        module: Ok(Some(Arc::new(Module::of_table(table("", &rows))))),
     });
     let mut stack = [0; 64];
     words.iter().for_each(|&(at, word)| stack[at] = word);
