@@ -149,6 +149,44 @@ fn a_program_on_an_overlay_is_named_needs_root() {
     check(view, "overlaid_");
 }
 
+/// An overlay's inodes have no generations, by which a new file in the place of another is told from
+/// it elsewhere.
+#[test]
+fn programs_built_and_run_in_the_same_place_keep_their_own_names_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let cgroup = Cgroup::new("contained-rebuilt");
+    let dir = tempfile::tempdir_in("/tmp").unwrap();
+    let programs = ["first_", "second_"].map(|prefix| c("split.c").prefixed(prefix).build());
+    let script = r#"cd "$0" && mkdir lower upper work merged &&
+        mount -t overlay over -o lowerdir=lower,upperdir=upper,workdir=work merged || exit 9
+        for turn in 1 2 3; do
+            for program in "$@"; do
+                cp "$program" merged/a.out && merged/a.out -t 0.4 && rm merged/a.out || exit 1
+            done
+        done"#;
+    let daemon = Daemon::start().sampling();
+    let mut command = cgroup.command("unshare");
+    command
+        .args(["--mount", "sh", "-c", script])
+        .arg(dir.path());
+    let ran = command.args(&programs).output().unwrap();
+    if ran.status.code() == Some(9) {
+        return skip("overlays cannot be mounted here");
+    }
+    assert!(ran.status.success(), "{ran:?}");
+    let view = daemon.client().everything().in_cgroup(cgroup.path());
+    daemon.stop();
+    let own = view.only(|sample| sample.label(key::COMM) == "a.out");
+    let of = |prefix: &str| {
+        own.only(|sample| sample.frames.iter().any(|f| f.function.starts_with(prefix)))
+            .count()
+    };
+    let (all, first, second) = (own.count(), of("first_"), of("second_"));
+    eprintln!("{all} samples: {first} and {second}");
+    assert!(all > 150, "{}", view.dump());
+    assert!(first.min(second) * 100 >= all * 40, "{}", own.dump());
+}
+
 #[test]
 fn libraries_cut_short_while_they_run_do_the_daemon_no_harm_needs_root() {
     let Some(_live) = live(NEEDS) else { return };

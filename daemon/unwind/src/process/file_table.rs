@@ -27,24 +27,19 @@ const UNSAMPLED_MAX: Duration = Duration::from_secs(UNUSED_MAX.as_secs() / 3 * 2
 struct Entry {
     identity: FileIdentity,
     path: Box<[u8]>,
+    /// Who has it mapped, and since when, as far as that is asked for: see [`is_reusable`].
+    holders: Vec<(Pid, MonotonicTime)>,
     announced: u8,
     announce_after: MonotonicTime,
     /// The last time that it was in a sample, or was announced without one.
     sampled: MonotonicTime,
 }
 
-/// True for a file of a file system without a device and without generations of inodes, as overlays
-/// are. The device number of one that was unmounted is given to the next, and inode numbers come
-/// again where files were removed.
+/// True for a file of a file system without generations of inodes, as overlays are: inode numbers
+/// come again where files were removed, and the device number of an overlay that was unmounted is
+/// given to the next.
 fn is_reusable(identity: &FileIdentity) -> bool {
-    matches!(
-        identity,
-        FileIdentity::Inode {
-            major: 0,
-            generation: 0,
-            ..
-        }
-    )
+    matches!(identity, FileIdentity::Inode { generation: 0, .. })
 }
 
 /// Ids of files by identity.
@@ -84,6 +79,7 @@ impl FileTable {
         let entry = Entry {
             identity,
             path,
+            holders: Vec::new(),
             announced: 0,
             announce_after: MonotonicTime(0),
             sampled: MonotonicTime(0),
@@ -91,6 +87,17 @@ impl FileTable {
         self.ids.insert(identity, id);
         self.entries.insert(id, entry);
         id
+    }
+
+    /// Who has a file mapped whose identity may soon be another's.
+    pub fn holders(&mut self, file: FileId) -> Option<&mut Vec<(Pid, MonotonicTime)>> {
+        let entry = self.entries.get_mut(&file)?;
+        is_reusable(&entry.identity).then_some(&mut entry.holders)
+    }
+
+    /// The next file of this identity is another.
+    pub fn disown(&mut self, identity: &FileIdentity) {
+        self.ids.remove(identity);
     }
 
     /// True when files should be forgotten before more are added.
@@ -234,7 +241,7 @@ mod tests {
             inode,
             generation,
         };
-        let of_disk = table.id_of(inode(254, 1, 0), b"/bin/disk");
+        let of_disk = table.id_of(inode(254, 1, 9), b"/bin/disk");
         let in_memory = table.id_of(inode(0, 1, 7), b"/dev/shm/x");
         assert!(!table.has_reusable());
         let ended = table.id_of(inode(0, 2, 0), b"/bin/ended");

@@ -72,6 +72,13 @@ const EXITING_PROCESSES_MAX: usize = 16_384;
 /// host, some milliseconds.
 const FILES_RETRY: Duration = Duration::from_secs(10);
 
+/// Processes that are remembered with a file whose identity may be another's later.
+const HOLDERS_MAX: usize = 4;
+
+/// A process maps all parts of a file within this time. Beyond it a second mapping may be of
+/// another file in the place of the first.
+const MAPPED_TOGETHER_MAX: Duration = Duration::from_secs(1);
+
 /// How often files of no process are forgotten whose identity may be another's later. A container
 /// takes seconds to be removed and another's image longer to be unpacked.
 const REUSABLE_RETRY: Duration = Duration::from_secs(60);
@@ -495,7 +502,8 @@ impl ProcessTable {
         self.clock = self.clock.max(time);
         let known = self.processes.get(&mmap.pid);
         let many = known.is_some_and(|process| has_many(&process.space));
-        let backing = self.backing(identity, mmap.private, mmap.path, many);
+        let by = (mmap.pid, time);
+        let backing = self.backing(identity, mmap.private, mmap.path, by, many);
         if !self.processes.contains_key(&mmap.pid) {
             self.make_up(mmap.pid, time);
         }
@@ -586,15 +594,18 @@ impl ProcessTable {
     ///
     /// `many`: the process has so many mappings that the last room in the table of files is not for
     /// it.
+    ///
+    /// `by`: who maps it, and when.
     fn backing(
         &mut self,
         identity: Option<FileIdentity>,
         private: bool,
         path: &[u8],
+        by: (Pid, MonotonicTime),
         many: bool,
     ) -> Backing {
         if path == b"[vdso]" {
-            return self.backing_file(FileIdentity::Vdso, path, false);
+            return self.backing_file(FileIdentity::Vdso, path, by, false);
         }
         if path == b"[vsyscall]" || path == b"[uprobes]" {
             return Backing::Nothing(UnnamedReason::NoMapping);
@@ -613,23 +624,40 @@ impl ProcessTable {
             .any(|memory| path.starts_with(memory));
         match identity {
             Some(identity @ FileIdentity::BuildId { .. }) => {
-                self.backing_file(identity, path, many)
+                self.backing_file(identity, path, by, many)
             }
-            Some(identity) if is_program || !is_memory => self.backing_file(identity, path, many),
+            Some(identity) if is_program || !is_memory => {
+                self.backing_file(identity, path, by, many)
+            }
             _ => Backing::Jit,
         }
     }
 
-    fn backing_file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Backing {
-        self.file(identity, path, many)
+    fn backing_file(
+        &mut self,
+        identity: FileIdentity,
+        path: &[u8],
+        by: (Pid, MonotonicTime),
+        many: bool,
+    ) -> Backing {
+        self.file(identity, path, by, many)
             .map_or(Backing::Nothing(UnnamedReason::Limit), Backing::File)
     }
 
     /// The id of a file; `None` when the table is full of files that are all in use, for a process
     /// with `many` when it is nearly so.
-    fn file(&mut self, identity: FileIdentity, path: &[u8], many: bool) -> Option<FileId> {
+    fn file(
+        &mut self,
+        identity: FileIdentity,
+        path: &[u8],
+        by: (Pid, MonotonicTime),
+        many: bool,
+    ) -> Option<FileId> {
         if let Some(known) = self.files.known(&identity) {
-            return Some(known);
+            if self.is_still(known, by) {
+                return Some(known);
+            }
+            self.files.disown(&identity);
         }
         let is_full = |files: &FileTable| files.is_full() || many && files.is_crowded();
         if is_full(&self.files) {
@@ -642,7 +670,31 @@ impl ProcessTable {
                 return None;
             }
         }
-        Some(self.files.id_of(identity, path))
+        let file = self.files.id_of(identity, path);
+        self.is_still(file, by);
+        Some(file)
+    }
+
+    /// False when a file may have been removed and its identity given to another, which `by` maps
+    /// now. A file is not removed while a process has it mapped.
+    fn is_still(&mut self, file: FileId, by: (Pid, MonotonicTime)) -> bool {
+        let Some(holders) = self.files.holders(file) else {
+            return true;
+        };
+        let is_new = holders.is_empty();
+        holders.retain(|&(pid, since)| match pid == by.0 {
+            // It may have closed the file: that leaves no record.
+            true => by.1.since(since) <= MAPPED_TOGETHER_MAX,
+            false => {
+                let process = self.processes.get(&pid);
+                process.is_some_and(|it| it.ended.is_none() && it.started <= since)
+            }
+        });
+        let is_still = !holders.is_empty();
+        if holders.len() < HOLDERS_MAX && holders.iter().all(|&(pid, _)| pid != by.0) {
+            holders.push(by);
+        }
+        is_still || is_new
     }
 
     /// Makes room in the table of files: those of no process go, then those of the processes that

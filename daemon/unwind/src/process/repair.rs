@@ -192,6 +192,7 @@ impl ProcessTable {
                 mapping.identity,
                 mapping.private,
                 &mapping.path,
+                (scanned.pid, started),
                 has_many(&space),
             );
             let mapping = Mapping {

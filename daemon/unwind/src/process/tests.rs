@@ -14,10 +14,24 @@ fn file_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
             major: 8,
             minor: 1,
             inode,
-            generation: 0,
+            generation: 3,
         },
         private: true,
         path: b"/usr/bin/thing",
+    }
+}
+
+/// The same on an overlay.
+fn layer_map(pid: u32, start: u64, inode: u64) -> Mmap<'static> {
+    Mmap {
+        file: MapFile::Inode {
+            major: 0,
+            minor: 39,
+            inode,
+            generation: 0,
+        },
+        path: b"/a.out",
+        ..file_map(pid, start, inode)
     }
 }
 
@@ -343,6 +357,49 @@ fn backing(table: &ProcessTable, pid: u32, at: u64) -> Option<Backing> {
         .space()
         .find(Avma(at))
         .map(|mapping| mapping.backing)
+}
+
+/// Programs built and run one after the other in a container: each may have the inode number of the
+/// one before.
+#[test]
+fn a_file_without_generation_is_another_once_its_processes_have_ended() {
+    const SECOND: u64 = 1_000_000_000;
+    let mut table = ProcessTable::new();
+    let mut run = |pid: u32, second: u64| {
+        fork(&mut table, 1, pid, second * SECOND);
+        for (start, after) in [(0x1000, 1), (0x3000, 2)] {
+            let time = MonotonicTime(second * SECOND + after);
+            table.mmap(&layer_map(pid, start, 5), time);
+        }
+        let file = [0x1000, 0x3000].map(|at| backing(&table, pid, at));
+        assert_eq!(file[0], file[1], "both parts are of one file");
+        let end = |table: &mut ProcessTable, second: u64| {
+            table.exit(Pid(pid), Tid(pid), MonotonicTime(second * SECOND));
+        };
+        if pid != 11 {
+            end(&mut table, second + 1);
+        }
+        file[0]
+    };
+    let first = run(10, 10);
+    let second = run(11, 20);
+    assert_ne!(first, second, "the first has ended");
+    assert_eq!(run(12, 30), second, "the second has the file mapped");
+    // A process that maps it again may have closed it meanwhile.
+    table.mmap(&layer_map(11, 0x5000, 5), MonotonicTime(40 * SECOND));
+    let again = backing(&table, 11, 0x5000);
+    assert!(again.is_some() && again != second);
+    // After exec nothing is mapped any more.
+    table.comm(
+        Pid(11),
+        Tid(11),
+        Comm::from_bytes(b"other"),
+        true,
+        MonotonicTime(41 * SECOND),
+    );
+    fork(&mut table, 1, 13, 42 * SECOND);
+    table.mmap(&layer_map(13, 0x1000, 5), MonotonicTime(42 * SECOND));
+    assert_ne!(backing(&table, 13, 0x1000), again);
 }
 
 #[test]
