@@ -237,6 +237,7 @@ async fn every_format_is_served_under_a_name_that_says_what_it_is() {
         "svg",
         "html",
         "json",
+        "parquet",
         "firefox.json",
         "perf.txt",
         "bundle.html",

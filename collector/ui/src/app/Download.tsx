@@ -12,6 +12,7 @@ const FORMATS: readonly (readonly [extension: string, name: string, about: strin
   ['svg', 'SVG', 'a picture'],
   ['html', 'HTML', 'one page with a graph, works offline'],
   ['json', 'JSON', 'everything, including data quality'],
+  ['parquet', 'Parquet', 'a table for notebooks'],
   ['firefox.json', 'Firefox Profiler', 'for profiler.firefox.com'],
   ['perf.txt', 'perf script', 'text in the format of `perf script`'],
   ['bundle.html', 'Bundle', 'one page with all facts, works offline'],
