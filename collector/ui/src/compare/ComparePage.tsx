@@ -14,16 +14,16 @@ import { FlamePanel } from '../flame/FlamePanel';
 import { WidthChoice } from '../flame/WidthChoice';
 import type { OverviewResponse, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
 import { KeepIn } from '../incidents/KeepIn';
-import { compared, diff, series } from '../query/client';
+import { ROWS_MAX, compared, diff, series } from '../query/client';
 import type { Selection } from '../query/selection';
 import { withMatcher } from '../query/selector';
 import { type Query, useQuery } from '../query/useQuery';
 import { addressOf, getState, setState, useDisplayState, useSelectionState, useViewState } from '../state/store';
-import { type Changes, changesOf, shownRows } from '../tables/changes';
+import { type Changes, changesOf, shownMeans, shownRows } from '../tables/changes';
 import { DiffTable, LabelTable } from '../tables/DiffTable';
 import * as format from '../text/format';
 import { type Range, absoluteSpec } from '../time/range';
-import { meanOf } from '../time/series';
+import { type Chart, chartOf, meanOf } from '../time/series';
 import { Sides } from './Sides';
 import { baselineRange } from './sides';
 import { Verdict } from './Verdict';
@@ -61,7 +61,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const { query, bquery, filters, root } = useSelectionState('query', 'bquery', 'filters', 'root');
   const before: Selection = { ...selection, range: beforeRange, query: bquery ?? query, filters };
   const bothKey = `${selectionKey}\n${keyOf(before, 0)}`;
-  const by = useRowsBy(selection.type);
+  const by = useRowsBy();
   const reloads = useReloads();
   const pair = useQuery(
     `pair ${root}\n${bothKey}\n${reloads}`,
@@ -84,6 +84,13 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   const whole = useQuery(filters.length || selection.type ? undefined : `compared ${label}\n${bothKey}`, (signal) =>
     compared(before, selection, label, signal),
   );
+  // What other senders sent has no accounts: values of labels are compared by their means.
+  const isOfSenders = selection.type && !filters.length && !(OF_STACKS as readonly string[]).includes(by);
+  const lines = useQuery(isOfSenders ? `lines by ${by}\n${bothKey}` : undefined, async (signal) => {
+    const of = async (side: Selection) => chartOf(await series(side, by, signal, ROWS_MAX), by, props.now());
+    const [was, is] = await Promise.all([of(before), of(selection)]);
+    return { before: was, after: is };
+  });
   const rates = useMemo(
     () => means.data && ratesOf(means.data, changes.data, filters.length > 0, props.now()),
     [means.data, changes.data, filters.length],
@@ -124,16 +131,27 @@ function Compared(props: PageProps & { beforeRange: Range }) {
         means={means}
         rates={rates}
         unit={unit}
-        table={<Table by={by} changes={changes} modules={modules} whole={whole} rates={rates} unit={unit} {...props} />}
+        table={
+          <Table
+            by={by}
+            changes={changes}
+            modules={modules}
+            whole={whole}
+            lines={lines}
+            rates={rates}
+            unit={unit}
+            {...props}
+          />
+        }
       />
     </>
   );
 }
 
-/** What rows of changes are. Values of labels are compared by the kernel's accounts, of CPU. */
-function useRowsBy(type: string | undefined): string {
+/** What rows of changes are. */
+function useRowsBy(): string {
   const { rows } = useViewState('rows');
-  return rows === 'exact' || (type && rows !== 'module') ? 'function' : rows;
+  return rows === 'exact' ? 'function' : rows;
 }
 
 interface Pair {
@@ -207,6 +225,7 @@ interface TableProps extends PageProps {
   changes: Query<Changes>;
   modules: Query<Changes>;
   whole: Query<OverviewResponse>;
+  lines: Query<Record<'before' | 'after', Chart>>;
   rates: readonly [number, number] | undefined;
   unit: string;
 }
@@ -219,7 +238,7 @@ function Table(props: TableProps) {
   const ofStacks = (OF_STACKS as readonly string[]).includes(by);
   return (
     <section class="compare-table" aria-label="What changed">
-      <ChangesBy labels={props.selection.type ? [] : props.labels} by={by} />
+      <ChangesBy labels={props.labels} by={by} />
       {ofStacks ? (
         <Answer query={by === 'module' ? props.modules : props.changes} what="the table of changes">
           {(changes) => <DiffTable changes={changes} by={by} rates={rates} unit={unit} />}
@@ -228,6 +247,19 @@ function Table(props: TableProps) {
         <Empty title="Frame filters do not reach the values of labels">
           <p>Choose functions or modules, or remove the frame filters.</p>
         </Empty>
+      ) : props.selection.type ? (
+        <Answer query={props.lines} what="the table of changes">
+          {(sides) => (
+            <LabelTable
+              {...shownMeans(sides.before, sides.after, compare === 'share')}
+              by={by}
+              inCores={compare !== 'share'}
+              unit={unit}
+              accounted={undefined}
+              onChoose={(value) => narrow(by, value)}
+            />
+          )}
+        </Answer>
       ) : (
         <Answer query={props.whole} what="the table of changes">
           {(answer) => (

@@ -21,6 +21,8 @@ const SAMPLING =
 const ACCOUNTS =
   'The change of the part of the range that differs most from the baseline, with its 95 % error from how much the load varies from step to step. At most one in a hundred marked rows is chance.';
 
+const UNJUDGED = 'Means of both sides, without an error.';
+
 /** Fewer samples than this on a side are told: changes of some points are chance then. */
 const FEW_SAMPLES = 1000;
 
@@ -84,14 +86,17 @@ export function LabelTable(props: {
   rows: readonly Shown[];
   by: string;
   inCores: boolean;
-  accounted: boolean;
+  /** Absent: of CPU time. */
+  unit?: string;
+  /** False: from samples. Undefined: from what senders sent, of which no error is known. */
+  accounted: boolean | undefined;
   leftOut: number;
   /** Compares only what has a value. */
   onChoose: (value: string) => void;
 }) {
   return (
     <section class="top" aria-label="Table of changes">
-      {!props.accounted && (
+      {props.accounted === false && (
         <ul class="diff-notes">
           <li>from samples: the kernel’s accounting does not have the labels of these selections</li>
         </ul>
@@ -100,10 +105,10 @@ export function LabelTable(props: {
         rows={props.rows}
         by={props.by}
         inCores={props.inCores}
-        unit="nanoseconds"
-        sure
-        what="CPU time"
-        error={ACCOUNTS}
+        unit={props.unit ?? 'nanoseconds'}
+        sure={props.accounted === undefined ? undefined : true}
+        what={props.unit === undefined ? 'CPU time' : format.measure()}
+        error={props.accounted === undefined ? UNJUDGED : ACCOUNTS}
         rate=""
         leftOut={props.leftOut}
         onChoose={props.onChoose}
@@ -165,8 +170,8 @@ interface TableProps {
   by: string;
   inCores: boolean;
   unit: string;
-  /** The error is from more than sampling. */
-  sure: boolean;
+  /** The error is from more than sampling; undefined: it is not known, and no row is judged. */
+  sure: boolean | undefined;
   /** What values are of: `self time`. */
   what: string;
   /** What the error means, and how often a marked row is chance. */
@@ -189,17 +194,20 @@ function ShownTable(props: TableProps) {
     [props.rows, wanted],
   );
   const noise = matching.filter((row) => !row.significant).length;
-  const rows = onlySure ? matching.filter((row) => row.significant) : matching;
+  const isJudged = sure !== undefined;
+  const rows = onlySure && isJudged ? matching.filter((row) => row.significant) : matching;
   return (
     <>
       <div class="tools">
-        <Toggle
-          pressed={onlySure}
-          title="Hide rows whose change is within the noise"
-          onChange={(next) => setState({ sure: next })}
-        >
-          Significant only{noise > 0 ? ` (${format.count(noise)} within noise${onlySure ? ' hidden' : ''})` : ''}
-        </Toggle>
+        {isJudged && (
+          <Toggle
+            pressed={onlySure}
+            title="Hide rows whose change is within the noise"
+            onChange={(next) => setState({ sure: next })}
+          >
+            Significant only{noise > 0 ? ` (${format.count(noise)} within noise${onlySure ? ' hidden' : ''})` : ''}
+          </Toggle>
+        )}
         <FilterInput label="Filter rows of the table" placeholder="Filter rows" />
       </div>
       <div class="scroll" tabIndex={0} role="region" aria-label="Rows of the table">
@@ -210,7 +218,7 @@ function ShownTable(props: TableProps) {
           sort={sort || 'change'}
           onSort={(next) => setState({ sort: next })}
           keyOf={(row) => row.key}
-          rowClass={(row) => (row.significant ? '' : 'unsure')}
+          rowClass={(row) => (row.significant || !isJudged ? '' : 'unsure')}
           leftOut={props.leftOut}
           empty={
             <Empty
@@ -222,7 +230,7 @@ function ShownTable(props: TableProps) {
                     : 'No matching rows'
               }
             >
-              {matching.length > 0 && (
+              {matching.length > 0 && isJudged && (
                 <button type="button" onClick={() => setState({ sure: false })}>
                   Show {format.plural(matching.length, 'row')} within noise
                 </button>
@@ -282,7 +290,7 @@ function columns(props: TableProps): ColumnOf<Shown>[] {
     {
       key: 'change',
       title: inCores ? `Change, ${rate}` : 'Change',
-      hint: `Change and its 95 % error${inCores ? '' : ', in percentage points'}. ${props.error}`,
+      hint: `Change${sure === undefined ? '' : ' and its 95 % error'}${inCores ? '' : ', in percentage points'}. ${props.error}`,
       number: true,
       by: (row) => Math.abs(row.change),
       cell: (row) => (
@@ -292,22 +300,26 @@ function columns(props: TableProps): ColumnOf<Shown>[] {
         </span>
       ),
     },
-    {
-      key: 'sure',
-      title: !sure ? 'Sampling error only' : inCores && isFunction ? 'Share significant' : 'Significant',
-      hint: `${inCores && isFunction ? 'For the share: ' : ''}${props.error} ${props.rate}`,
-      by: (row) => (row.significant ? 'a' : 'b'),
-      cell: (row) => (
-        <span class={row.significant ? 'sure' : 'soft'}>
-          {row.significant && (
-            <span class={row.change < 0 ? 'less-than' : 'more-than'} aria-hidden="true">
-              {arrows(row.change, largest)}{' '}
-            </span>
-          )}
-          {row.significant ? (sure ? 'yes' : 'beyond error') : sure ? 'within noise' : 'within error'}
-        </span>
-      ),
-    },
+    ...(sure === undefined
+      ? []
+      : [
+          {
+            key: 'sure',
+            title: !sure ? 'Sampling error only' : inCores && isFunction ? 'Share significant' : 'Significant',
+            hint: `${inCores && isFunction ? 'For the share: ' : ''}${props.error} ${props.rate}`,
+            by: (row: Shown) => (row.significant ? 'a' : 'b'),
+            cell: (row: Shown) => (
+              <span class={row.significant ? 'sure' : 'soft'}>
+                {row.significant && (
+                  <span class={row.change < 0 ? 'less-than' : 'more-than'} aria-hidden="true">
+                    {arrows(row.change, largest)}{' '}
+                  </span>
+                )}
+                {row.significant ? (sure ? 'yes' : 'beyond error') : sure ? 'within noise' : 'within error'}
+              </span>
+            ),
+          },
+        ]),
     ...(since
       ? [
           {

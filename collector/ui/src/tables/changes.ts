@@ -6,6 +6,7 @@ import { KIND } from '../query/outcome';
 import { lostPart } from '../query/quality';
 import * as format from '../text/format';
 import { toMs } from '../time/range';
+import type { Chart } from '../time/series';
 
 /** How many standard errors a share must move: 95 % of chance stays below. */
 const SIGNIFICANT_ERRORS = 1.96;
@@ -160,4 +161,37 @@ export function shownRows(rows: readonly OverviewRow[], wholes: readonly [number
       since,
     };
   });
+}
+
+/**
+ * Values of a label by their means on both sides, and how many are among the rest of one side, where
+ * nobody knows what they have. `ofWhole`: as shares of each side.
+ */
+export function shownMeans(before: Chart, after: Chart, ofWhole: boolean): { rows: Shown[]; leftOut: number } {
+  const meansOf = (chart: Chart) => {
+    const whole = ofWhole ? chart.lines.reduce((sum, line) => sum + line.mean, 0) : 1;
+    const own = chart.lines.filter((line) => !line.rest);
+    return new Map(own.map((line) => [line.name, whole > 0 ? line.mean / whole : 0]));
+  };
+  const [was, is] = [meansOf(before), meansOf(after)];
+  const isKnown = (name: string) =>
+    (was.has(name) || before.restLines === 0) && (is.has(name) || after.restLines === 0);
+  const names = [...new Set([...was.keys(), ...is.keys()])];
+  const rows = names.filter(isKnown).map((name) => {
+    const sides = [was.get(name) ?? 0, is.get(name) ?? 0] as const;
+    return {
+      key: name,
+      name,
+      module: '',
+      was: sides[0],
+      is: sides[1],
+      change: sides[1] - sides[0],
+      error: undefined,
+      significant: false,
+      appeared: !was.has(name),
+      vanished: !is.has(name),
+      since: undefined,
+    };
+  });
+  return { rows, leftOut: Math.max(before.restLines, after.restLines) };
 }

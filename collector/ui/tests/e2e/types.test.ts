@@ -33,12 +33,18 @@ describe.skipIf(!SEEDED)('a profile type', () => {
     await site.shot(page, 'types-compare');
   });
 
-  test('has its own rows to choose of: those of functions', async () => {
+  test('is compared by the values of its labels, which nobody judges', async () => {
     const page = await site.open(`${at('compare')}&rows=unit`);
     await page.locator('.compare-table tbody tr').first().waitFor();
     const by = page.getByLabel('Changes by');
-    expect(await by.inputValue()).toBe('function');
-    expect(await by.locator('option').allTextContents()).toEqual(['function', 'module']);
+    expect(await by.inputValue()).toBe('unit');
+    expect(await by.locator('option').allTextContents()).toContain('sender');
+    expect(await page.locator('.compare-table tbody .col-change').first().textContent()).toMatch(
+      /^[+−][\d.]+ ([KMG]i)?B\s*$/,
+    );
+    expect(await page.locator('th.col-sure').count()).toBe(0);
+    expect(await page.getByRole('button', { name: /Significant only/ }).count()).toBe(0);
+    await site.shot(page, 'types-compare-by-label');
   });
 
   test('is not called CPU on the page of its profile', async () => {
