@@ -1,18 +1,19 @@
 //! Which files that are known apart have the same content: one image layer that is seen through the
-//! overlays of many containers.
+//! overlays of many containers, and a file that is met again and again on a file system without
+//! generations of inodes.
 //!
-//! Each overlay gives its files a device number of its own, and a snapshot of btrfs likewise, so
-//! device and inode distinguish what is one file on the disk. What is equal for it, and for nothing
-//! else, are inode number, size, times and build ID together. A build ID alone would not do: a
-//! container may give its file that of another's, and would name the functions of both. Nobody but
-//! the owner of a file system sets when an inode changed.
+//! Each overlay gives its files a device number of its own, so device and inode distinguish what is
+//! one file on the disk. Inode number, times and build ID are no proof: who may mount an overlay in
+//! a user namespace may put it over a FUSE file system that says what it likes. The kernel's handle
+//! of the file below is one, where it has the form of ext4's: no file system that a user can mount
+//! has it. XFS's cannot be told from those of FUSE, so its layers are read for each container.
 
 use super::elf;
 use super::image::Image;
 use super::open;
 use hashbrown::{HashMap, HashSet};
 use host::ids::FileId;
-use std::fs::File;
+use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
 use std::sync::Arc;
 
@@ -25,9 +26,18 @@ pub struct ContentId(pub u32);
 enum Key {
     /// Its own: nothing else is known to be the same.
     Own(FileId),
-    /// Inode number, size, time of the last write and of the last change in seconds and
-    /// nanoseconds, build ID.
-    Layer([u64; 6], Arc<[u8]>),
+    /// Where it lies, size, times of the last write and of the last change, and build ID: an older
+    /// layer is copied up when it is written to, under the handle that it had.
+    Placed(Place, [u64; 5], Arc<[u8]>),
+}
+
+/// Where a file lies, in words of the kernel that its owner cannot choose.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+enum Place {
+    /// Device and inode number.
+    Device(u64, u64),
+    /// The handle of the file under an overlay.
+    Layer(Box<[u8]>),
 }
 
 /// What an image says of itself.
@@ -35,36 +45,40 @@ enum Key {
 pub struct Facts {
     /// Its build ID; empty without one.
     pub build_id: Arc<[u8]>,
-    /// Of a file that other mounts may show too.
-    layer: Option<[u64; 6]>,
+    placed: Option<(Place, [u64; 5])>,
 }
 
 impl Facts {
     /// Those of an image. Reads it.
     pub fn of(image: &Image) -> Facts {
         let build_id = elf::read_build_id(image).unwrap_or_default();
-        let layer = match image {
-            Image::File(file, _) => layer(file),
+        let placed = match image {
+            Image::File(file, _) => file.metadata().ok().and_then(|facts| {
+                let place = match open::is_on_overlay(file) {
+                    true => Place::Layer(open::layer_handle(file)?),
+                    false => Place::Device(facts.dev(), facts.ino()),
+                };
+                Some((place, state(&facts)))
+            }),
             Image::Remote(_) | Image::Memory(_) => None,
         };
         Facts {
             build_id: build_id.into(),
-            layer,
+            placed,
         }
     }
 }
 
-fn layer(file: &File) -> Option<[u64; 6]> {
-    if !open::device_may_differ(file) {
-        return None;
-    }
-    let facts = file.metadata().ok()?;
-    let (written, changed) = (facts.mtime(), facts.ctime());
-    let (written_ns, changed_ns) = (facts.mtime_nsec(), facts.ctime_nsec());
-    let times = [written, written_ns, changed, changed_ns].map(i64::cast_unsigned);
-    let [written, written_ns, changed, changed_ns] = times;
-    let (inode, size) = (facts.ino(), facts.len());
-    Some([inode, size, written, written_ns, changed, changed_ns])
+/// What changes when a file is written to.
+fn state(facts: &Metadata) -> [u64; 5] {
+    let times = [
+        facts.mtime(),
+        facts.mtime_nsec(),
+        facts.ctime(),
+        facts.ctime_nsec(),
+    ];
+    let [written, written_ns, changed, changed_ns] = times.map(i64::cast_unsigned);
+    [facts.len(), written, written_ns, changed, changed_ns]
 }
 
 /// The contents of all files known.
@@ -77,8 +91,8 @@ pub struct Contents {
 impl Contents {
     /// The content of a file.
     pub fn id_of(&mut self, file: FileId, facts: &Facts) -> ContentId {
-        let key = match facts.layer {
-            Some(layer) => Key::Layer(layer, Arc::clone(&facts.build_id)),
+        let key = match &facts.placed {
+            Some((place, state)) => Key::Placed(place.clone(), *state, Arc::clone(&facts.build_id)),
             None => Key::Own(file),
         };
         *self.ids.entry(key).or_insert_with(|| {
@@ -87,8 +101,50 @@ impl Contents {
         })
     }
 
+    /// Contents known.
+    pub fn count(&self) -> usize {
+        self.ids.len()
+    }
+
     /// Forgets contents of no file.
     pub fn retain(&mut self, used: &HashSet<ContentId>) {
         self.ids.retain(|_, id| used.contains(id));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn facts(place: Place, state: [u64; 5], build_id: &[u8]) -> Facts {
+        Facts {
+            build_id: build_id.into(),
+            placed: Some((place, state)),
+        }
+    }
+
+    #[test]
+    fn a_content_is_one_by_place_and_state_and_build_id_alone() {
+        let layer = |handle: &[u8]| Place::Layer(handle.into());
+        let mut contents = Contents::default();
+        let mut of = |file: u32, facts: &Facts| contents.id_of(FileId(file), facts);
+        let first = facts(layer(b"a"), [1; 5], b"id");
+        let one = of(1, &first);
+        assert_eq!(of(2, &first), one);
+        let others = [
+            facts(layer(b"b"), [1; 5], b"id"),
+            facts(Place::Device(1, 2), [1; 5], b"id"),
+            facts(layer(b"a"), [1; 5], b"other"),
+        ];
+        let changed = (0..5).map(|at| {
+            let mut state = [1; 5];
+            state[at] = 2;
+            facts(layer(b"a"), state, b"id")
+        });
+        for other in others.into_iter().chain(changed) {
+            assert_ne!(of(3, &other), one, "{other:?}");
+        }
+        let unplaced = Facts::default();
+        assert_ne!(of(4, &unplaced), of(5, &unplaced));
     }
 }

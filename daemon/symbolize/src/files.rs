@@ -7,17 +7,17 @@
 //! [`FileStore::get`].
 //!
 //! A file is the recorded one if device, inode number and, where both are known, inode generation
-//! are equal; one from a recording of perf, if it has the recorded build ID. btrfs, and overlays
-//! before Linux 6.18, show device numbers in mappings that `stat` does not: there an equal inode
-//! number at the same path is enough. Records contain no size or change time that could be
+//! are equal; one from a recording of perf, if it has the recorded build ID. btrfs, and overlays on
+//! kernels before October 2025, show device numbers in mappings that `stat` does not: there an equal
+//! inode number at the same path is enough. Records contain no size or change time that could be
 //! compared. If only a path was recorded, only the mapping and the process's own root count.
 //! `map_files` is checked too, because a process that reuses the pid may have another file mapped
 //! at the same addresses.
 //!
-//! The kernel could put the build ID into the record of a mapping. It is not asked for: it would
-//! then say of the records of all other events that they carry one, and every `perf record COMMAND`
-//! on the host took the device number for a length and died (`perf_event_mmap_output`, 6.18). A
-//! container cannot pass off a file of its own as another's either.
+//! The kernel could put the build ID into the record of a mapping. It is not asked for: it then says
+//! of the records of other events that they carry one, and `perf record COMMAND` takes the device
+//! number for a length and aborts (`perf_event_mmap_output`, 6.18). A build ID also proves nothing:
+//! a container may give its file that of another's.
 
 use super::budget::{FileBudget, Purpose, Shares};
 use super::contents::{ContentId, Contents, Facts};
@@ -358,6 +358,9 @@ impl FileStore {
         if let Some(facts) = facts {
             found.content = Some(table.contents.id_of(id, facts));
             found.build_id = Arc::clone(&facts.build_id);
+            if table.contents.count() > 2 * table.known.len() + 64 {
+                forget_contents(table, found.content);
+            }
         } else if let Some(known) = table.known.get(&id) {
             found.content = known.found.content;
             found.build_id = Arc::clone(&known.found.build_id);
@@ -471,14 +474,19 @@ fn forget_longest_unused(table: &mut Table) {
     let nth = uses.len() / 16;
     let (_, &mut limit, _) = uses.select_nth_unstable(nth);
     table.known.retain(|_, known| known.used > limit);
-    let known = table.known.values();
-    let used: HashSet<ContentId> = known.filter_map(|known| known.found.content).collect();
-    table.contents.retain(&used);
+    forget_contents(table, None);
     table.open = table
         .known
         .values()
         .map(|known| descriptors(&known.found))
         .sum();
+}
+
+/// Forgets contents of files that are not known any more.
+fn forget_contents(table: &mut Table, kept: Option<ContentId>) {
+    let known = table.known.values().map(|known| known.found.content);
+    let used: HashSet<ContentId> = known.chain([kept]).flatten().collect();
+    table.contents.retain(&used);
 }
 
 /// As [`generation_of_mapping`], by a helper that is waited for only so long.

@@ -158,9 +158,53 @@ fn open_path(root: RawFd, path: &[u8], resolve: u64) -> Result<File, OpenError> 
 /// device numbers of their own, while a mapping has that of the layer or volume below.
 pub fn device_may_differ(file: &File) -> bool {
     const BTRFS_SUPER_MAGIC: i64 = 0x9123_683e;
-    const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
     let magic = file_system_magic(file);
     magic.is_some_and(|magic| [BTRFS_SUPER_MAGIC, OVERLAYFS_SUPER_MAGIC].contains(&magic))
+}
+
+const OVERLAYFS_SUPER_MAGIC: i64 = 0x794c_7630;
+
+/// True for a file of an overlay.
+pub fn is_on_overlay(file: &File) -> bool {
+    file_system_magic(file) == Some(OVERLAYFS_SUPER_MAGIC)
+}
+
+/// The kernel's handle of the file under an overlay, if it lies on a file system whose handles are
+/// inode number and generation in 32 bits each, as ext4's are. `None` before Linux 6.6.
+pub fn layer_handle(file: &File) -> Option<Box<[u8]>> {
+    /// Identifies the file, but cannot be opened: every file system has it.
+    const AT_HANDLE_FID: libc::c_int = 0x200;
+    /// Of an overlay: three bytes of padding, version, magic, length, flags, type, file system.
+    const TYPE_AT: usize = 7;
+    const BYTES: usize = 24 + 8;
+    const FILEID_INO32_GEN: u8 = 1;
+    #[repr(C)]
+    struct Handle {
+        bytes: u32,
+        kind: i32,
+        content: [u8; BYTES],
+    }
+    let mut handle = Handle {
+        bytes: BYTES as u32,
+        kind: 0,
+        content: [0; BYTES],
+    };
+    let mut mount = 0;
+    // SAFETY: the descriptor is open, the path is empty and NUL-terminated, and `handle` is laid
+    // out as `file_handle` with room for as many bytes as it says.
+    let result = unsafe {
+        libc::name_to_handle_at(
+            file.as_raw_fd(),
+            c"".as_ptr(),
+            (&raw mut handle).cast(),
+            &raw mut mount,
+            libc::AT_EMPTY_PATH | AT_HANDLE_FID,
+        )
+    };
+    let is_known = result == 0
+        && handle.bytes as usize == BYTES
+        && handle.content[TYPE_AT] == FILEID_INO32_GEN;
+    is_known.then(|| handle.content.into())
 }
 
 /// The magic number of the file system that an open file is on. `None` when it does not answer.

@@ -218,7 +218,7 @@ impl FileLoader {
                     let content = store.get(id).content;
                     let shared = content.and_then(|content| known(&self.shared, content));
                     match shared {
-                        Some(module) => modules.send(id, Ok(Some(module))),
+                        Some(module) => modules.share(id, module),
                         None => modules.count(unread.saw(id)),
                     }
                 }
@@ -282,7 +282,7 @@ impl Modules {
         }
         let found = store.get(file);
         if let Some(module) = found.content.and_then(|content| known(shared, content)) {
-            return self.send(file, Ok(Some(module)));
+            return self.share(file, module);
         }
         let module = match &found.image {
             Ok(image) => {
@@ -316,17 +316,22 @@ impl Modules {
             }
             shared.insert(content, Arc::downgrade(module));
         }
-        self.send(file, module);
+        self.send(UnwindUpdate::Module(Loaded { file, module }));
+    }
+
+    /// Gives the sampler a module that another file has, too.
+    fn share(&self, file: FileId, module: Arc<Module>) {
+        let module = Ok(Some(module));
+        self.send(UnwindUpdate::Shared(Loaded { file, module }));
     }
 
     /// Gives the sampler what was read, unless it does not take it.
-    fn send(&self, file: FileId, module: Result<Option<Arc<Module>>, Over>) {
+    fn send(&self, loaded: UnwindUpdate) {
         let Handover {
             untaken_bytes,
             untaken,
             ..
         } = &*self.handover;
-        let loaded = UnwindUpdate::Module(Loaded { file, module });
         let bytes = loaded.heap_bytes() as u64;
         untaken_bytes.fetch_add(bytes, Ordering::AcqRel);
         if let Err(TrySendError::Full(_) | TrySendError::Disconnected(_)) =

@@ -312,7 +312,7 @@ fn one_layer_in_two_containers_is_read_once_as_root() {
         rig.store.get(FileId(id)).content
     };
     let [first, other] = [(1, "a/program"), (2, "b/program")].map(|at| content(at.0, at.1));
-    // Now the second container has a copy of its own, equal but for its inode.
+    // Now the second container has a copy of its own.
     let is_copied = succeeds("cp -p b/program b/copy && mv b/copy b/program", dir.path());
     let copy = content(3, "b/program");
     drop(rig.store);

@@ -5,6 +5,7 @@ use crate::process::space::Mapping;
 use hashbrown::{HashMap, HashSet};
 use host::ids::{Avma, FileId, Pid};
 use host::time::MonotonicTime;
+use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 use symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
 
@@ -35,17 +36,39 @@ struct Entry {
     sampled: MonotonicTime,
 }
 
-/// True for a file of a file system without generations of inodes, as overlays are: inode numbers
-/// come again where files were removed, and the device number of an overlay that was unmounted is
-/// given to the next.
+/// True for a file of a file system without a device and without generations of inodes, as overlays
+/// are: inode numbers come again where files were removed, and the device number of an overlay that
+/// was unmounted is given to the next. ext4 made from a directory has files without generation, too,
+/// but gives one to each new file.
 fn is_reusable(identity: &FileIdentity) -> bool {
-    matches!(identity, FileIdentity::Inode { generation: 0, .. })
+    matches!(
+        identity,
+        FileIdentity::Inode {
+            major: 0,
+            generation: 0,
+            ..
+        }
+    )
+}
+
+/// The path by which two files of one identity are told apart; 0 where there are none. An overlay of
+/// several file systems shows inode numbers of each under one device, and so do volumes of btrfs.
+fn told_by(identity: &FileIdentity, path: &[u8]) -> u64 {
+    match identity {
+        FileIdentity::Inode { major: 0, .. } | FileIdentity::Inode { generation: 0, .. } => {
+            let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
+            let mut hasher = DefaultHasher::new();
+            hasher.write(path);
+            hasher.finish()
+        }
+        _ => 0,
+    }
 }
 
 /// Ids of files by identity.
 #[derive(Default)]
 pub struct FileTable {
-    ids: HashMap<FileIdentity, FileId>,
+    ids: HashMap<(FileIdentity, u64), FileId>,
     entries: HashMap<FileId, Entry>,
     next: u32,
     /// Bytes of the paths.
@@ -58,8 +81,9 @@ pub struct FileTable {
 
 impl FileTable {
     /// The id of a file that is known.
-    pub fn known(&self, identity: &FileIdentity) -> Option<FileId> {
-        self.ids.get(identity).copied()
+    pub fn known(&self, identity: FileIdentity, path: &[u8]) -> Option<FileId> {
+        let key = (identity, told_by(&identity, path));
+        self.ids.get(&key).copied()
     }
 
     /// The data that identifies a file.
@@ -69,11 +93,16 @@ impl FileTable {
 
     /// The id of a file.
     pub fn id_of(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
-        if let Some(&id) = self.ids.get(&identity) {
+        let key = (identity, told_by(&identity, path));
+        if let Some(&id) = self.ids.get(&key) {
             return id;
         }
+        // Ids run out after years of containers that start programs all the time.
+        while self.entries.contains_key(&FileId(self.next)) {
+            self.next = self.next.wrapping_add(1);
+        }
         let id = FileId(self.next);
-        self.next += 1;
+        self.next = self.next.wrapping_add(1);
         let path: Box<[u8]> = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
         self.path_bytes += path.len();
         let entry = Entry {
@@ -84,7 +113,7 @@ impl FileTable {
             announce_after: MonotonicTime(0),
             sampled: MonotonicTime(0),
         };
-        self.ids.insert(identity, id);
+        self.ids.insert(key, id);
         self.entries.insert(id, entry);
         id
     }
@@ -96,8 +125,8 @@ impl FileTable {
     }
 
     /// The next file of this identity is another.
-    pub fn disown(&mut self, identity: &FileIdentity) {
-        self.ids.remove(identity);
+    pub fn disown(&mut self, identity: FileIdentity, path: &[u8]) {
+        self.ids.remove(&(identity, told_by(&identity, path)));
     }
 
     /// True when files should be forgotten before more are added.
@@ -135,11 +164,10 @@ impl FileTable {
         self.forgotten += (before - self.entries.len()) as u64;
     }
 
-    /// True when it knows a file whose identity may soon be another's.
-    pub fn has_reusable(&self) -> bool {
-        self.entries
-            .values()
-            .any(|entry| is_reusable(&entry.identity))
+    /// Files known whose identity may soon be another's.
+    pub fn reusable(&self) -> usize {
+        let entries = self.entries.values();
+        entries.filter(|entry| is_reusable(&entry.identity)).count()
     }
 
     /// Forgets those of them that `used` does not name.
@@ -243,14 +271,31 @@ mod tests {
         };
         let of_disk = table.id_of(inode(254, 1, 9), b"/bin/disk");
         let in_memory = table.id_of(inode(0, 1, 7), b"/dev/shm/x");
-        assert!(!table.has_reusable());
+        assert_eq!(table.reusable(), 0);
         let ended = table.id_of(inode(0, 2, 0), b"/bin/ended");
         let runs = table.id_of(inode(0, 3, 0), b"/bin/runs");
-        assert!(table.has_reusable());
+        assert_eq!(table.reusable(), 2);
         table.forget_reusable(|id| id == runs);
         let left = [of_disk, in_memory, ended, runs].map(|id| table.identity(id).is_some());
         assert_eq!(left, [true, true, false, true]);
         assert_ne!(table.id_of(inode(0, 2, 0), b"/bin/other"), ended);
+    }
+
+    #[test]
+    fn files_of_several_layers_with_one_inode_number_are_told_apart_by_path() {
+        let mut table = FileTable::default();
+        let inode = |major, generation| FileIdentity::Inode {
+            major,
+            minor: 44,
+            inode: 2,
+            generation,
+        };
+        for (major, generation, is_one) in [(0, 0, false), (7, 0, false), (254, 9, true)] {
+            let identity = inode(major, generation);
+            let [one, other] = [b"/bin/a", b"/bin/b"].map(|path| table.id_of(identity, path));
+            assert_eq!(one == other, is_one, "{identity:?}");
+            assert_eq!(table.known(identity, b"/bin/a (deleted)"), Some(one));
+        }
     }
 
     #[test]

@@ -79,8 +79,11 @@ const HOLDERS_MAX: usize = 4;
 /// another file in the place of the first.
 const MAPPED_TOGETHER_MAX: Duration = Duration::from_secs(1);
 
-/// How often files of no process are forgotten whose identity may be another's later. A container
-/// takes seconds to be removed and another's image longer to be unpacked.
+/// Files whose identity may be another's later that are known at once: in containers that start
+/// programs all the time every start is one. Beyond it those of no process are forgotten.
+const REUSABLE_MAX: usize = 4096;
+
+/// How often their number is looked at.
 const REUSABLE_RETRY: Duration = Duration::from_secs(60);
 
 /// Files of one process that are announced before they have samples. Unit: files. Large desktop
@@ -653,11 +656,11 @@ impl ProcessTable {
         by: (Pid, MonotonicTime),
         many: bool,
     ) -> Option<FileId> {
-        if let Some(known) = self.files.known(&identity) {
+        if let Some(known) = self.files.known(identity, path) {
             if self.is_still(known, by) {
                 return Some(known);
             }
-            self.files.disown(&identity);
+            self.files.disown(identity, path);
         }
         let is_full = |files: &FileTable| files.is_full() || many && files.is_crowded();
         if is_full(&self.files) {
@@ -736,13 +739,16 @@ impl ProcessTable {
 
     /// Files that a process has mapped.
     fn used_files(&self) -> HashSet<FileId> {
-        let spaces = self
-            .processes
-            .values()
-            .flat_map(|process| process.space.iter());
-        spaces
-            .filter_map(|mapping| mapping.backing.file())
-            .collect()
+        let mut used = HashSet::new();
+        // What processes share is looked at once.
+        let mut seen: HashSet<*const AddressSpace> = HashSet::new();
+        for process in self.processes.values() {
+            if seen.insert(Rc::as_ptr(&process.space)) {
+                let mapped = process.space.iter();
+                used.extend(mapped.filter_map(|mapping| mapping.backing.file()));
+            }
+        }
+        used
     }
 
     /// Creates a process that has a sample but was not reported by any record, so that its time is
@@ -908,7 +914,7 @@ impl ProcessTable {
 
     /// Forgets files of no process if their identity may soon be another file's.
     fn forget_reusable_files(&mut self) {
-        if self.files.has_reusable() {
+        if self.files.reusable() > REUSABLE_MAX {
             let used = self.used_files();
             self.files.forget_reusable(|id| used.contains(&id));
             self.counts.files_forgotten = self.files.forgotten;

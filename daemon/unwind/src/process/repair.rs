@@ -18,8 +18,8 @@ fn agrees(files: &FileTable, known: &Process, scanned: &ScannedProcess) -> bool 
         && mappings.all(|it| it.identity.is_none_or(|identity| is_known(it, &identity)))
 }
 
-/// False if two identities are of different files. /proc has no generation of an inode, and not
-/// every file has a build ID.
+/// False if two identities are of different files. /proc has no generation of an inode, and between
+/// Linux 6.8 and October 2025 it shows the device of an overlay where records have the layer's.
 fn may_be_one(one: &FileIdentity, other: &FileIdentity) -> bool {
     let inode = |identity: &FileIdentity| match *identity {
         FileIdentity::Inode {
@@ -31,7 +31,10 @@ fn may_be_one(one: &FileIdentity, other: &FileIdentity) -> bool {
         _ => None,
     };
     match (inode(one), inode(other)) {
-        (Some(one), Some(other)) => one == other,
+        (Some(one), Some(other)) => {
+            let on_overlay = one.0 == 0 || other.0 == 0;
+            one.2 == other.2 && (on_overlay || one == other)
+        }
         (None, None) => one == other,
         _ => true,
     }

@@ -109,6 +109,8 @@ pub enum Missed {
 pub enum UnwindUpdate {
     /// Its unwind information.
     Module(Loaded),
+    /// The same, of which another file has it already: it takes no memory.
+    Shared(Loaded),
     /// What kind of call a place of it follows.
     CallSite(call_sites::Looked),
 }
@@ -118,7 +120,7 @@ impl UnwindUpdate {
     pub fn heap_bytes(&self) -> usize {
         match self {
             UnwindUpdate::Module(loaded) => loaded.heap_bytes(),
-            UnwindUpdate::CallSite(_) => 0,
+            UnwindUpdate::Shared(_) | UnwindUpdate::CallSite(_) => 0,
         }
     }
 }
@@ -176,7 +178,9 @@ impl Unwinder {
     /// Adds new data about a file.
     pub fn install(&mut self, learnt: UnwindUpdate) {
         match learnt {
-            UnwindUpdate::Module(loaded) => self.engine.modules.install(loaded),
+            UnwindUpdate::Module(loaded) | UnwindUpdate::Shared(loaded) => {
+                self.engine.modules.install(loaded);
+            }
             UnwindUpdate::CallSite(looked) => self.engine.call_sites.install(looked),
         }
     }

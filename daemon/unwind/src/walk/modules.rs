@@ -304,33 +304,35 @@ impl Modules {
             else {
                 return None;
             };
-            let sharers = self.sharers.get(&address(module)).copied();
-            let bytes = bytes / sharers.unwrap_or(1).max(1);
+            let module = address(module);
             let unused = clock.wrapping_sub(entry.used);
             let held = now.since(since);
             match unused <= IN_USE_DRAINS {
                 true if held < held_at_least => None,
-                true => Some((true, Reverse(held.as_nanos()), file, bytes)),
-                false => Some((false, Reverse(u128::from(unused)), file, bytes)),
+                true => Some((true, Reverse(held.as_nanos()), file, bytes, module)),
+                false => Some((false, Reverse(u128::from(unused)), file, bytes, module)),
             }
         });
         let mut candidates: Vec<_> = held.collect();
-        candidates.sort_unstable_by_key(|&(in_use, age, file, _)| (in_use, age, file));
-        let enough = candidates
-            .iter()
-            .map(|&(_, _, _, bytes)| bytes as u64)
-            .sum::<u64>();
+        candidates.sort_unstable_by_key(|&(in_use, age, file, ..)| (in_use, age, file));
+        // A module that is shared is gone when all who share it have dropped it.
+        let mut sharers = self.sharers.clone();
+        let mut enough = 0;
+        for &(.., bytes, module) in &candidates {
+            let left = sharers.entry(module).or_insert(1);
+            *left = left.saturating_sub(1);
+            enough += if *left == 0 { bytes as u64 } else { 0 };
+        }
         if enough < excess {
             return false;
         }
-        for (in_use, _, file, _) in candidates {
+        for (in_use, _, file, ..) in candidates {
             if self.counts.bytes <= limit {
                 break;
             }
             self.drop_module(file, in_use);
         }
-        // One that is shared may be held by another that stays.
-        self.counts.bytes <= limit
+        true
     }
 
     fn drop_module(&mut self, file: FileId, in_use: bool) {
