@@ -37,6 +37,7 @@ fn limits() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

@@ -111,6 +111,7 @@ fn ask(store: &EmbeddedStore) -> Result<(Duration, u64), Failed> {
     let limits = Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 4 << 30,

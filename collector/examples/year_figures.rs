@@ -206,6 +206,7 @@ fn look(dir: &Path, now: i64, samples: u64) -> Result<(), Failed> {
     let limits = Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

@@ -70,6 +70,7 @@ fn ample() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,

@@ -10,7 +10,7 @@ use collector::query::ScopedStore;
 use collector::store::embedded::{EmbeddedStore, Options};
 use collector::store::{
     Cancel, DataQuality, LabelSet, Limits, NewWindow, PushOutcome, QueryResult, Scope as Selection,
-    StoreError, StoreQueries, StoreStatus, TimeRange, WindowSink,
+    StoreError, StoreQueries, StoreStatus, TimeRange, TimeSeries, WindowSink,
 };
 use fleet::{Fleet, Shape};
 use metrics::counted;
@@ -68,6 +68,7 @@ fn ample() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,
@@ -378,6 +379,15 @@ fn ranges_are_widened_to_what_is_told_apart_and_said() {
             .unwrap();
         assert_eq!(lines.data.step_ns, step as u64, "{level}");
         assert_eq!(lines.quality.total, answer.quality.total);
+        let bare = Limits {
+            reports: false,
+            ..ample()
+        };
+        let bare = store.series(&scope, &[], 10 * SECOND as u64, &bare);
+        let bare = bare.unwrap().data;
+        assert_eq!(bare.lines, lines.data.lines, "{level}");
+        let hosts = |of: &TimeSeries| of.steps.iter().map(|step| step.hosts).collect::<Vec<_>>();
+        assert_eq!(hosts(&bare), hosts(&lines.data), "{level}");
     }
 }
 

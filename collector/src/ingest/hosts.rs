@@ -320,6 +320,7 @@ impl Hosts {
         let limits = Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: crate::store::Cancel::default(),
             deadline: Instant::now() + LOAD_TIMEOUT,
             memory_bytes: LOAD_BYTES_MAX,

@@ -203,6 +203,7 @@ impl Asking<'_> {
         };
         let limits = crate::store::Limits {
             lines,
+            reports: false,
             ..self.limits.clone()
         };
         if !filters.is_empty() {

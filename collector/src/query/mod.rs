@@ -327,6 +327,7 @@ impl Queries {
         let limits = Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: guard.cancel.clone(),
             deadline,
             memory_bytes: inner.options.memory_bytes,

@@ -142,6 +142,7 @@ fn limits() -> Limits {
     Limits {
         hosts: None,
         waiting: false,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(SUM_S),
         memory_bytes: SUM_BYTES,

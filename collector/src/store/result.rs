@@ -44,6 +44,11 @@ pub struct Limits {
     pub hosts: Option<Arc<HashSet<String>>>,
     /// Accounted series also say which cgroups were held back. Charts and alerts do without.
     pub waiting: bool,
+    /// Series also say what complete hosts report: the time and weights of their steps, gaps, and
+    /// what was missed. Without it a step only has its [`Step::hosts`], and the quality is that of
+    /// no host. Most of a series of one service is read for it. Grafana's graphs, which show
+    /// nothing of it, do without.
+    pub reports: bool,
 }
 
 impl Limits {

@@ -488,6 +488,7 @@ mod tests {
         let limits = |left_ms| Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: crate::store::Cancel::default(),
             deadline: Instant::now() + std::time::Duration::from_millis(left_ms),
             memory_bytes: 0,

@@ -3,9 +3,9 @@
 use super::{NOW_NS, asked, fresh_name, host, inserted, open, server, window};
 use crate::front::Front;
 use crate::store::draft::{Draft, definitions, push, store_all, windows};
-use crate::store::{ample, hour, range, scope};
+use crate::store::{SECOND, ample, bare, hour, range, scope};
 use collector::store::clickhouse::ClickHouseStore;
-use collector::store::{Gap, HostRecord, PushOutcome, StoreQueries, WindowSink};
+use collector::store::{Gap, HostRecord, Limits, PushOutcome, StoreQueries, WindowSink};
 use profile::Query;
 use std::collections::BTreeSet;
 
@@ -224,4 +224,20 @@ fn a_thousand_hosts_are_two_inserts() {
     let tables: Vec<&str> = inserts.iter().map(|(table, _)| &**table).collect();
     assert_eq!(tables, ["host_health", "hosts"]);
     assert_eq!(store.hosts(hour(), &ample()).unwrap().len(), 1_000);
+}
+
+#[test]
+fn a_series_without_reports_is_two_statements() {
+    let Some(server) = server() else { return };
+    let name = fresh_name();
+    let store = open(&server.url(), &name);
+    store_all(&store, &[window(0)]);
+    let statements = |limits: &Limits| {
+        let before = asked(server, &name, "SELECT").len();
+        let found = store.series(&scope(hour(), "unit=web"), &[], 10 * SECOND as u64, limits);
+        assert_eq!(found.unwrap().data.lines.len(), 1);
+        asked(server, &name, "SELECT").len() - before
+    };
+    // What was lost in each step, and four of what hosts did.
+    assert_eq!((statements(&ample()), statements(&bare())), (7, 2));
 }

@@ -342,6 +342,7 @@ async fn a_scope_applies_to_what_senders_sent() {
     let limits = Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + LIMIT,
         memory_bytes: 64 << 20,

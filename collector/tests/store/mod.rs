@@ -97,11 +97,20 @@ pub fn ample() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 30,
         nodes: 1 << 20,
         lines: 1 << 16,
+    }
+}
+
+/// The same for a series without what hosts report.
+pub fn bare() -> Limits {
+    Limits {
+        reports: false,
+        ..ample()
     }
 }
 

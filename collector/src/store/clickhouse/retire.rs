@@ -223,6 +223,7 @@ impl ShardState {
         let limits = Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + LOOK,
             memory_bytes: LOOK_BYTES,

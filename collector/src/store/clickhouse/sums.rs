@@ -489,12 +489,18 @@ async fn of_steps(
         .each::<Windows>(&ask, limits, |row| {
             if let Some(step) = found.get_mut(row.step as usize) {
                 step.hosts += row.hosts;
+                if !limits.reports {
+                    return Ok(());
+                }
                 step.covered_ns = step.covered_ns.saturating_add(row.covered_ns);
                 step.weight = step.weight.saturating_add(row.w);
             }
             Ok(())
         })
         .await?;
+    if !limits.reports {
+        return Ok(found);
+    }
     let mut ask = Statement::default();
     let selected = hosts.sql(&mut ask);
     ask.sql = format!(

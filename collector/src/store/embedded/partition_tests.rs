@@ -9,6 +9,7 @@ fn limits() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: crate::store::Cancel::default(),
         deadline: std::time::Instant::now() + std::time::Duration::from_secs(600),
         memory_bytes: 1 << 20,

@@ -95,6 +95,7 @@ impl StoreReader {
         let limits = Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + NAME_AHEAD,
             memory_bytes: 0,

@@ -294,6 +294,7 @@ mod tests {
         Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(60),
             memory_bytes: 1 << 20,

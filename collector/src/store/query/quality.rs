@@ -1,7 +1,7 @@
 //! The quality of an answer, from its source.
 
 use super::activity::AnswerFacts;
-use super::{QueryBudget, WindowSource};
+use super::{FleetActivity, QueryBudget, WindowSource};
 use crate::store::{DataQuality, Scope, StoreError};
 
 /// The quality of an answer: facts of it, what hosts did in its time, and what could not be read.
@@ -12,6 +12,16 @@ pub(super) fn quality<S: WindowSource>(
     budget: &mut QueryBudget<'_>,
 ) -> Result<DataQuality, StoreError> {
     let activity = source.activity(scope, budget)?;
+    quality_of(source, scope, (activity, facts), budget)
+}
+
+/// The same, with what hosts did as it is known.
+pub(super) fn quality_of<S: WindowSource>(
+    source: &S,
+    scope: &Scope,
+    (activity, facts): (FleetActivity, AnswerFacts),
+    budget: &mut QueryBudget<'_>,
+) -> Result<DataQuality, StoreError> {
     let mut quality = activity.quality(scope.range, facts, budget)?;
     // Last: what is read for an answer may be what finds a partition damaged.
     quality.damaged = source.unreadable(scope.range);

@@ -1,8 +1,8 @@
 //! Series: the heaviest lines, and the sum of the others.
 
 use super::activity::AnswerFacts;
-use super::quality::quality;
-use super::{Axis, QueryBudget, WindowSource};
+use super::quality::quality_of;
+use super::{Axis, FleetActivity, QueryBudget, WindowSource};
 use crate::store::{LabelSet, Limits, QueryResult, Scope, Series, Step, StoreError, TimeSeries};
 use profile::GroupBy;
 
@@ -25,7 +25,11 @@ pub(super) fn series(
         total: found.total,
         unit: found.units.into_text(),
     };
-    let quality = quality(source, &scope, facts, &mut budget)?;
+    let activity = match limits.reports {
+        true => source.activity(&scope, &mut budget)?,
+        false => FleetActivity::default(),
+    };
+    let quality = quality_of(source, &scope, (activity, facts), &mut budget)?;
     let heaviest = heaviest(found.lines, axis.steps, limits.lines);
     let data = TimeSeries {
         start_unix_ns: axis.start,

@@ -86,7 +86,8 @@ pub trait WindowSource: Send + Sync + 'static {
         budget: &mut QueryBudget<'_>,
     ) -> Result<(Vec<String>, bool), StoreError>;
 
-    /// Weights of a covered scope by kept labels and step.
+    /// Weights of a covered scope by kept labels and step. Without
+    /// [`Limits::reports`](crate::store::Limits::reports) steps have their hosts alone.
     ///
     /// # Errors
     /// See [`StoreError`].

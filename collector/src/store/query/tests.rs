@@ -237,6 +237,7 @@ fn limits() -> Limits {
     Limits {
         hosts: None,
         waiting: true,
+        reports: true,
         cancel: Cancel::default(),
         deadline: Instant::now() + Duration::from_secs(600),
         memory_bytes: 1 << 20,
@@ -415,6 +416,35 @@ fn series_have_steps_that_the_source_tells_apart_and_the_heaviest_lines() {
         (i64::MAX, i64::MIN)
     );
     assert_eq!(totals.quality.total.weight, 17);
+}
+
+#[test]
+fn a_series_without_reports_asks_for_nothing_of_hosts() {
+    let scope = Scope {
+        range: all(),
+        selector: Default::default(),
+    };
+    let series = |limits: &Limits| {
+        let found = StoreQueries::series(&two(), &scope, &[], 3_000_000_000, limits);
+        found.expect("an answer")
+    };
+    let full = series(&limits());
+    assert_eq!((full.quality.windows, full.quality.gaps_total), (3, 1));
+    let bare = series(&Limits {
+        reports: false,
+        ..limits()
+    });
+    assert_eq!(bare.data, full.data);
+    assert_eq!(
+        (
+            bare.quality.windows,
+            bare.quality.gaps_total,
+            bare.quality.hosts_alive
+        ),
+        (0, 0, 0)
+    );
+    assert_eq!(bare.quality.total, full.quality.total);
+    assert_eq!(bare.quality.unit, full.quality.unit);
 }
 
 #[test]

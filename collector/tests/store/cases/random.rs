@@ -1,9 +1,9 @@
 //! Random windows and questions: an engine answers as the model does.
 
 use crate::store::draft::{Draft, definitions, windows};
-use crate::store::model::Model;
+use crate::store::model::{Model, without_reports};
 use crate::store::text::{lines, samples, totals};
-use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, names, query, range, scope};
+use crate::store::{Engine, Fresh, NOW_NS, Place, SECOND, ample, bare, names, query, range, scope};
 use collector::store::{
     AccountedSeries, LabelSet, LabelTotals, PushOutcome, SAMPLE_LABELS, Store, StoreQueries as _,
     TimeRange, WindowSink as _,
@@ -242,6 +242,8 @@ fn ask(store: &dyn Store, model: &Model, question: &Question) {
         "{question:?}"
     );
     assert_eq!(answer.quality.total, expected.quality.total, "{question:?}");
+    let bare = store.series(&of_scope, &by, step_ns, &bare()).unwrap();
+    assert_eq!(bare, without_reports(answer), "{question:?}");
 
     let answer = store.totals(&of_scope, &by, &ample()).unwrap();
     let covered = widened(answer.quality.covered, answer.quality.resolution.step_ns);

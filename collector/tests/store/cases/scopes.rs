@@ -3,9 +3,10 @@
 
 use crate::store::cases::random::{Question, draft, pushes, questions, rounds};
 use crate::store::draft::{Draft, definitions, store_all, windows};
+use crate::store::model::without_reports;
 use crate::store::text::{lines, samples, short, totals};
 use crate::store::{
-    Engine, Fresh, NOW_NS, Place, SECOND, ample, at, hour, names, query, range, scope,
+    Engine, Fresh, NOW_NS, Place, SECOND, ample, at, bare, hour, names, query, range, scope,
 };
 use collector::access::{Caller, Role, Scope};
 use collector::query::ScopedStore;
@@ -110,6 +111,8 @@ fn ask(store: &Fresh, question: &Question, of: &str) {
     let answer = eve().series(&own, &by, step_ns, &ample()).unwrap();
     let expected = store.series(&both, &by, step_ns, &ample()).unwrap();
     assert_eq!(lines(&answer.data), lines(&expected.data), "{}", told());
+    let bare = eve().series(&own, &by, step_ns, &bare()).unwrap();
+    assert_eq!(bare, without_reports(answer.clone()), "{}", told());
     if !SAMPLE_LABELS.iter().any(|label| text.contains(label)) {
         let answer = eve().accounted(&own, &by, step_ns, &ample()).unwrap().data;
         let expected = store.accounted(&both, &by, step_ns, &ample()).unwrap().data;

@@ -5,7 +5,7 @@ mod beside;
 use beside::prune;
 use collector::store::{
     AccountedSeries, DataQuality, FrameNaming, HostKey, HostRange, HostRecord, LabelSet,
-    LabelTotals, Limits, Names, NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope,
+    LabelTotals, Limits, Names, NewWindow, NoticeBoard, PushOutcome, QueryResult, Row, Scope, Step,
     StoreError, StoreQueries, StoreStatus, TimeRange, TimeSeries, WindowSink, selects,
 };
 use profile::{
@@ -302,6 +302,23 @@ impl Model {
     }
 }
 
+/// A series as it is without what hosts report.
+pub fn without_reports(mut series: QueryResult<TimeSeries>) -> QueryResult<TimeSeries> {
+    for step in &mut series.data.steps {
+        *step = Step {
+            hosts: step.hosts,
+            ..Step::default()
+        };
+    }
+    let quality = &mut series.quality;
+    (quality.hosts, quality.hosts_alive) = (0, 0);
+    (quality.windows, quality.windows_unmeasured) = (0, 0);
+    (quality.gaps_total, quality.gap_ns_total) = (0, 0);
+    quality.gaps.clear();
+    quality.sampling = Quality::default();
+    series
+}
+
 fn keep(labels: &LabelSet, group_by: &[String]) -> LabelSet {
     let group_by = GroupBy::from_keys(group_by);
     let kept = labels.iter().filter(|(name, _)| group_by.keeps(name));
@@ -463,9 +480,11 @@ impl StoreQueries for Model {
             .iter()
             .map(|(kept, labels, _, value)| (*kept, *labels, i128::from(value.weight)));
         let data = state.lines(scope, group_by, step_ns, (false, points), limits);
-        Ok(QueryResult {
-            data,
-            quality: state.quality(scope, total, unit, limits),
+        let quality = state.quality(scope, total, unit, limits);
+        let found = QueryResult { data, quality };
+        Ok(match limits.reports {
+            true => found,
+            false => without_reports(found),
         })
     }
 

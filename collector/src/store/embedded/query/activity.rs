@@ -299,6 +299,7 @@ mod tests {
         Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: Cancel::default(),
             deadline: Instant::now() + Duration::from_secs(600),
             memory_bytes,

@@ -95,9 +95,9 @@ struct Found {
     total: Value,
     units: Vec<String>,
     used: Read,
-    /// By step: what all lines weigh, and what of it was lost.
+    /// By step: what all lines weigh, and what of it was lost. Empty where nobody asks.
     sums: Vec<(u64, u64)>,
-    /// The lines have all samples of the selected hosts.
+    /// The lines have all samples of the selected hosts, or nobody asks what these weigh.
     is_of_hosts: bool,
 }
 
@@ -138,15 +138,19 @@ pub fn series(
         scope.range,
         budget,
         |partition, budget| {
-            let hosts = HostLabels::of(partition)?;
+            let hosts = match budget.limits.reports {
+                true => Some(HostLabels::of(partition)?),
+                false => None,
+            };
+            let hosts = hosts.as_ref();
             let mut found =
-                read_partition(partition, scope, group_by, axis, (&hosts, false), budget)?;
+                read_partition(partition, scope, group_by, axis, (hosts, false), budget)?;
             // Reads the heads of every series of the selected hosts, no block: a line of one unit
             // of a hundred takes a hundred times the heads that it is made of. Where steps are
             // shorter than a minute the windows, which are read below, have the same sums.
             if !found.is_of_hosts {
                 let none = GroupBy::Keys(Vec::new());
-                let all = read_partition(partition, scope, &none, axis, (&hosts, true), budget)?;
+                let all = read_partition(partition, scope, &none, axis, (hosts, true), budget)?;
                 let lines = all.lines.iter().flatten();
                 budget.release(lines.count() * axis.steps * 8);
                 found.sums = all.sums;
@@ -186,13 +190,13 @@ pub fn series(
 }
 
 /// Reads the lines of what the selector takes, or, with `all`, of all samples of the hosts it
-/// takes.
+/// takes. Without `hosts` nobody asks what these weigh.
 fn read_partition(
     partition: &Arc<Partition>,
     scope: &Scope,
     group_by: &GroupBy,
     axis: Axis,
-    (hosts, all): (&HostLabels, bool),
+    (hosts, all): (Option<&HostLabels>, bool),
     budget: &mut QueryBudget<'_>,
 ) -> Result<Found, Stop> {
     let dict = partition.dict_for(budget.limits)?;
@@ -202,12 +206,12 @@ fn read_partition(
     let limits = budget.limits;
     let choose = || {
         let dict = read(&dict);
-        let of_hosts = hosts.select(&dict, &scope.selector, limits);
-        let taken = match all {
-            true => of_hosts.clone(),
-            false => select(&dict, &scope.selector),
+        let of_hosts = hosts.map(|hosts| hosts.select(&dict, &scope.selector, limits));
+        let taken = match &of_hosts {
+            Some(of_hosts) if all => of_hosts.clone(),
+            _ => select(&dict, &scope.selector),
         };
-        is_of_hosts = taken == of_hosts;
+        is_of_hosts = of_hosts.is_none_or(|of_hosts| taken == of_hosts);
         let choose = |table| Choice::new(&dict, &taken, group_by, table);
         let answers = match all {
             true => taken.iter().all(|taken| *taken),
@@ -239,7 +243,9 @@ fn read_partition(
     }
     let held = view.heap_bytes();
     budget.hold(held)?;
-    found.sums = vec![(0, 0); axis.steps];
+    if budget.limits.reports {
+        found.sums = vec![(0, 0); axis.steps];
+    }
     let whole = axis.step_ns.is_multiple_of(CHUNK_NS);
     let by_service = |slice: &ChunkSlice| service.is_some() && slice.is_of_minutes();
     let hours = axis.step_ns.is_multiple_of(HOUR_NS);

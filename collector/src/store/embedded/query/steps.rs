@@ -4,7 +4,8 @@
 //! Samples belong to the step in which their window starts, so their time is that of the windows
 //! that start there. In steps of a minute and more it is computed from the spans in a chunk's
 //! summary, as runs of windows of the usual length; in shorter ones, where a longer window would
-//! look like a peak and a stop, from each window.
+//! look like a peak and a stop, from each window. Where nobody asks for more than the hosts of a
+//! step, the spans are enough for any: what is missing within one is shorter than a second.
 
 use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
@@ -168,18 +169,16 @@ impl OfPartition {
         scope: &Scope,
         budget: &mut QueryBudget<'_>,
     ) -> Result<(), Stop> {
-        let dict = partition.dict_for(budget.limits)?;
+        let limits = budget.limits;
+        let dict = partition.dict_for(limits)?;
         let slices = slices(partition, scope.range);
-        let (view, ()) = partition.view(
-            budget.limits,
-            ends(&slices),
-            |_| Facts::Windows,
-            || (),
-            |(), _| false,
-        )?;
+        let facts = match limits.reports {
+            true => Facts::Windows,
+            false => Facts::Summary,
+        };
+        let (view, ()) = partition.view(limits, ends(&slices), |_| facts, || (), |(), _| false)?;
         let held = view.heap_bytes();
         budget.hold(held)?;
-        let limits = budget.limits;
         let mut known: HashMap<u32, bool> = HashMap::new();
         let mut takes = |dict: &Dict, labels: u32| {
             *known.entry(labels).or_insert_with(|| {
@@ -187,7 +186,7 @@ impl OfPartition {
                 host_is_selected(&scope.selector, &labels) && limits.tells_of(&labels)
             })
         };
-        let summed = self.axis.step_ns >= SUMMED_FROM_NS;
+        let summed = !limits.reports || self.axis.step_ns >= SUMMED_FROM_NS;
         let mut opener = SectionReader::new().map_err(FileError::from)?;
         let mut raw = Vec::new();
         let (from, to) = ends(&slices);
@@ -218,13 +217,25 @@ impl OfPartition {
                         if let Some(host) = dict.hosts.get(host as usize)
                             && takes(&dict, labels)
                         {
-                            self.add_run(&host.host_id, presence);
+                            match limits.reports {
+                                true => self.add_run(&host.host_id, presence),
+                                false => self.covers_all(&host.host_id, presence),
+                            }
                         }
                     }
                 }
                 Ok(())
             });
         let dict = read(&dict);
+        let in_memory = view.chunks.iter().filter(|_| !limits.reports);
+        let in_memory = in_memory.flat_map(|chunk| &chunk.summary);
+        for (&(host, labels), (_, presence)) in in_memory.flat_map(|summary| &summary.hosts) {
+            if let Some(host) = dict.hosts.get(host as usize)
+                && takes(&dict, labels)
+            {
+                self.covers_all(&host.host_id, presence);
+            }
+        }
         for window in view.chunks.iter().flat_map(|chunk| &chunk.windows) {
             if let Some(host) = dict.hosts.get(window.host as usize)
                 && takes(&dict, window.host_labels)
@@ -289,6 +300,13 @@ impl OfPartition {
                 *covered = covered.saturating_add(to.abs_diff(at));
                 at = to;
             }
+        }
+    }
+
+    /// Notes that a host covers some of the steps of each span.
+    fn covers_all(&mut self, host: &str, presence: &Presence) {
+        for &(start, end) in &presence.spans {
+            self.covers(host, start, end);
         }
     }
 
@@ -366,6 +384,7 @@ mod tests {
         let limits = crate::store::Limits {
             hosts: None,
             waiting: true,
+            reports: true,
             cancel: crate::store::Cancel::default(),
             deadline: std::time::Instant::now(),
             memory_bytes: 1 << 20,
