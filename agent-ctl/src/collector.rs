@@ -37,7 +37,7 @@ pub struct Samples {
     pub matchers: Vec<LabelMatcher>,
     /// In the order in which they are applied.
     pub filters: Vec<FrameFilter>,
-    /// The id of a profile type of other senders; empty: CPU of agents.
+    /// The id of a profile type of other senders or of captures; empty: CPU of agents.
     pub profile_type: String,
 }
 
@@ -244,5 +244,10 @@ impl Collector {
 /// True for a selection of a profile type of other senders.
 fn is_typed(selection: &Option<Selection>) -> bool {
     let selection = selection.as_ref();
-    selection.is_some_and(|selection| !selection.profile_type.is_empty())
+    selection.is_some_and(|selection| is_of_senders(&selection.profile_type))
+}
+
+/// True for the id of a profile type of other senders: those of captures are of hosts.
+pub fn is_of_senders(profile_type: &str) -> bool {
+    !profile_type.is_empty() && !profile_type.starts_with("captured:")
 }

@@ -64,8 +64,8 @@ pub struct Args {
     /// Label matchers for the second side only
     #[arg(long, value_name = "MATCHERS", help_heading = "Sides")]
     after_selector: Option<String>,
-    /// Profile type of other senders in place of CPU time, by its id; both sides are ranges then
-    /// (with --collector)
+    /// Profile type of other senders or of captures in place of CPU time, by its id; both sides are
+    /// ranges then (with --collector)
     #[arg(long = "type", value_name = "ID", help_heading = "Sides")]
     profile_type: Option<String>,
     #[command(flatten)]

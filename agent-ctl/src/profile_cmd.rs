@@ -62,8 +62,8 @@ pub struct Args {
         help_heading = "Time"
     )]
     length: Option<Duration>,
-    /// Profile type of other senders in place of CPU time, by its id; `list` lists them (with
-    /// --collector)
+    /// Profile type of other senders or of captures in place of CPU time, by its id; `list` lists
+    /// them (with --collector)
     #[arg(long = "type", value_name = "ID", help_heading = "Samples")]
     profile_type: Option<String>,
     #[command(flatten)]

@@ -8,7 +8,7 @@
 mod agent;
 mod show;
 
-use crate::collector::{Collector, Samples};
+use crate::collector::{Collector, Samples, is_of_senders};
 use crate::exit::{self, fail};
 use crate::fleet::{self, Fleet};
 use crate::group_by;
@@ -58,8 +58,8 @@ pub struct Args {
     /// Count samples even where the kernel's accounting is known
     #[arg(long)]
     samples: bool,
-    /// Profile type of other senders in place of CPU time, by its id; `agent-ctl profile --type
-    /// list` lists them (with --collector)
+    /// Profile type of other senders or of captures in place of CPU time, by its id; `agent-ctl
+    /// profile --type list` lists them (with --collector)
     #[arg(long = "type", value_name = "ID")]
     profile_type: Option<String>,
     /// Maximum number of lines; the lightest beyond it are added up
@@ -428,7 +428,7 @@ async fn of_fleet(
     }
     let series = Series {
         unit: Rate::of(of),
-        of_senders: !of.is_empty(),
+        of_senders: is_of_senders(of),
         ..of_answer(&answer, fleet.unit(), &args.by)
     };
     Ok((series, fleet))

@@ -32,6 +32,19 @@ fn a_summary_has_series_where_agents_have_hosts() {
 }
 
 #[test]
+fn a_summary_of_captures_has_the_hosts_that_captured() {
+    let waits = "captured:off_cpu:nanoseconds:off_cpu:nanoseconds";
+    for args in [
+        &["profile", "--type", waits][..],
+        &["diff", "--type", waits, "--before", "-1h..-30m"],
+    ] {
+        let ended = sound().ask(args);
+        assert!(ended.err.contains(" hosts, steps of 10 s"), "{}", ended.err);
+        assert!(!ended.err.contains("senders"), "{}", ended.err);
+    }
+}
+
+#[test]
 fn a_type_of_a_file_a_pin_or_a_capture_is_refused() {
     let running = sound();
     let dir = tempfile::tempdir().unwrap();

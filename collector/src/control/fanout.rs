@@ -7,6 +7,7 @@
 
 use super::Control;
 use super::cancel::cancel_asked;
+use super::captured::profile_type;
 use super::history::{CLIENT_LEFT, Slot, count, in_part};
 use super::host_capture::{Event, HostCapture};
 use super::limits::{KEEP_PATIENCE, LISTED_REQUEST_BYTES_MAX, QUIET_MAX};
@@ -600,13 +601,14 @@ async fn keep(
     let outcome = match (&fanout.keeps, &finished.own) {
         (Ok(false), _) | (_, None) => None,
         (Err(reason), Some(_)) => Some(Err(lost(&fanout, reason.clone()))),
-        (Ok(true), Some(_)) => {
+        (Ok(true), Some(own)) => {
             let head = KeptCapture {
                 info: Some(info.clone()),
                 selection: selection(&fanout.checked.selector),
                 filtered: fanout.filtered,
                 in_part: finished.in_part,
                 owner: fanout.checked.caller.name.clone(),
+                profile_type: profile_type(&own.info),
             };
             let kept = fanout.control.0.kept.clone();
             let file = finished.clone();

@@ -79,27 +79,36 @@ impl Facts for KeptCapture {
 }
 
 /// What `caller` may see of a stored capture: all of it or nothing, without counts over complete
-/// hosts if those are outside their scope. They may see it if everything that it selects is in
-/// their scope, which the hosts enforced while it ran.
+/// hosts if those are outside their scope.
 pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
-    let mut info = kept.info?;
-    let Some(scope) = &caller.scope else {
-        return Some(info);
-    };
-    let selection: Selector = kept.selection.parse().ok()?;
-    if !scope.has(&selection) {
+    if !is_shown(&kept, caller) {
         return None;
     }
+    let mut info = kept.info?;
     if caller.sees_parts_of_hosts() {
-        let capture = info.request.as_ref()?.capture.as_ref()?;
-        // Agents apply filters to the frames of wakers, too: which samples there are would reveal
-        // those.
-        if capture.event == OFF_CPU && kept.filtered && !kept.in_part {
-            return None;
-        }
         info.hosts = info.hosts.into_iter().map(in_part).collect();
     }
     Some(info)
+}
+
+/// True when `caller` may see a stored capture: if everything that it selects is in their scope,
+/// which the hosts enforced while it ran.
+pub fn is_shown(kept: &KeptCapture, caller: &Caller) -> bool {
+    let Some(scope) = &caller.scope else {
+        return true;
+    };
+    let selection: Option<Selector> = kept.selection.parse().ok();
+    if !selection.is_some_and(|selection| scope.has(&selection)) {
+        return false;
+    }
+    if !caller.sees_parts_of_hosts() {
+        return true;
+    }
+    let request = kept.info.as_ref().and_then(|info| info.request.as_ref());
+    let capture = request.and_then(|request| request.capture.as_ref());
+    // Agents apply filters to the frames of wakers, too: which samples there are would reveal
+    // those.
+    capture.is_some_and(|capture| capture.event != OFF_CPU || !kept.filtered || kept.in_part)
 }
 
 /// The files, opened when they are first wanted, and tried again until they can be.

@@ -12,11 +12,13 @@
 //! ```
 //!
 //! The result of a capture is stored in a file (`kept.rs`), which its link opens for everyone who
-//! may see it (`replay.rs`). Hosts need no open port. All limits are in `limits.rs`; the results of
+//! may see it (`replay.rs`), and which is a part of the answers for its profile type
+//! (`captured.rs`). Hosts need no open port. All limits are in `limits.rs`; the results of
 //! all fan-outs together may use as much memory as one query (`memory.rs`).
 
 mod agent_registry;
 mod cancel;
+mod captured;
 mod fanout;
 mod history;
 mod host_capture;
@@ -39,6 +41,7 @@ use crate::query::Queries;
 use crate::store::ConnectedHost;
 use crate::time::Clock;
 use agent_registry::AgentRegistry;
+use captured::Captured;
 use history::Fanouts;
 use kept::KeptCaptures;
 use limits::{ANNOUNCE_INTERVAL, PRUNE_INTERVAL, SELECT_RANGE_NS, Timeouts};
@@ -103,8 +106,10 @@ impl Control {
         shutdown: watch::Receiver<bool>,
     ) -> Control {
         let dir = (options.captures_dir.clone(), options.captures);
+        let kept = Arc::new(KeptCaptures::new(dir, clock.clone(), metrics.clone()));
+        queries.captured_by(Captured::new(kept.clone()));
         Control(Arc::new(Inner {
-            kept: Arc::new(KeptCaptures::new(dir, clock.clone(), metrics.clone())),
+            kept,
             registry: Arc::new(AgentRegistry::new(metrics.clone())),
             fleet,
             fanouts: Arc::new(Fanouts::new(metrics.clone())),

@@ -340,6 +340,14 @@ impl<F: Facts> Files<F> {
         (listed, left_out)
     }
 
+    /// What `of` makes of each file, in the order of their numbers. Others wait meanwhile, so it
+    /// has to be quick.
+    pub fn pick<T>(&self, of: impl FnMut(&F) -> Option<T>) -> Vec<T> {
+        let index = self.index();
+        let all = index.files.values().map(|kept| &kept.about);
+        all.filter_map(of).collect()
+    }
+
     /// Number of files, and their bytes.
     pub fn size(&self) -> (u64, u64) {
         let index = self.index();

@@ -89,7 +89,7 @@ impl Asking<'_> {
     pub fn weighs(&self, of: &ProfileType, unit: &str) -> bool {
         match self.of {
             Of::Agents => of.is_of(unit),
-            Of::Type(own) => own == of && unit::base(unit).0 == of.sample_unit(),
+            Of::Type(own) => own == of && unit::base(unit).0 == of.weighed_in(),
             Of::Senders(_) => false,
         }
     }
@@ -131,7 +131,7 @@ impl Asking<'_> {
         // As many at once as a pattern has room for, each escaped and with its separator.
         let mut by_unit: BTreeMap<&str, Vec<(usize, Vec<String>)>> = BTreeMap::new();
         for of in taken {
-            let (id, lists) = (of.id(), by_unit.entry(of.sample_unit()).or_default());
+            let (id, lists) = (of.id(), by_unit.entry(of.weighed_in()).or_default());
             let length = 2 * id.len() + 1;
             match lists.last_mut() {
                 Some((sum, ids)) if *sum + length <= PATTERN_LEN_MAX => {
@@ -160,9 +160,12 @@ impl Asking<'_> {
 
     /// True when there are samples.
     pub fn has_any(&self, scope: &Scope) -> Result<bool, Failed> {
-        let found = self
-            .store
-            .label_values(scope, key::HOST, "", 1, self.limits)?;
+        // Captures need not tell hosts apart.
+        let label = match self.of {
+            Of::Agents => key::HOST,
+            Of::Type(_) | Of::Senders(_) => PROFILE_TYPE,
+        };
+        let found = self.store.label_values(scope, label, "", 1, self.limits)?;
         Ok(!found.0.is_empty())
     }
 
@@ -457,16 +460,16 @@ impl Pyroscope {
         let how = (Ask::Labels, 0, ROWS_MAX);
         let kept = self.ask(caller, how, |asking| Ok(asking.store.kept()?));
         let mut kept = kept.await?;
-        if self.queries.has_senders() {
-            let how = (Ask::Labels, 0, ROWS_MAX);
-            let senders = self.of_senders(Arc::new([]));
-            let sent = senders.ask(caller, how, |asking| Ok(asking.store.kept()?));
-            kept = match (kept, sent.await?) {
-                (Some(own), Some(sent)) => Some(TimeRange {
-                    start_unix_ns: own.start_unix_ns.min(sent.start_unix_ns),
-                    end_unix_ns: own.end_unix_ns.max(sent.end_unix_ns),
+        let senders = self.queries.has_senders();
+        let senders = senders.then(|| self.of_senders(Arc::new([])));
+        for others in senders.into_iter().chain(self.of_captures(Arc::new([]))) {
+            let other = others.ask(caller, how, |asking| Ok(asking.store.kept()?));
+            kept = match (kept, other.await?) {
+                (Some(own), Some(other)) => Some(TimeRange {
+                    start_unix_ns: own.start_unix_ns.min(other.start_unix_ns),
+                    end_unix_ns: own.end_unix_ns.max(other.end_unix_ns),
                 }),
-                (own, sent) => own.or(sent),
+                (own, other) => own.or(other),
             };
         }
         Ok(messages::GetProfileStatsResponse {

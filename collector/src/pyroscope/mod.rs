@@ -51,9 +51,9 @@ pub struct Pyroscope {
 #[derive(Clone)]
 enum Of {
     Agents,
-    /// A type of other senders.
+    /// A type of other senders, or of captures.
     Type(ProfileType),
-    /// All of these types of other senders, for lists of labels.
+    /// All of these types of other senders, or of captures, for lists of labels.
     Senders(Arc<[ProfileType]>),
 }
 
@@ -76,7 +76,14 @@ impl Pyroscope {
 
     /// The answers for one type. Where other senders are not let in, no type of theirs has samples.
     fn of_type(&self, of: &ProfileType) -> Result<Pyroscope, Status> {
-        if !of.is_of_senders() || !self.queries.has_senders() {
+        if of.is_captured() {
+            return Ok(Pyroscope {
+                queries: self.queries.of_type(&of.id())?,
+                service_labels: self.service_labels.clone(),
+                of: Of::Type(of.clone()),
+            });
+        }
+        if of.is_of_agents() || !self.queries.has_senders() {
             return Ok(self.clone());
         }
         Ok(Pyroscope {
@@ -86,7 +93,8 @@ impl Pyroscope {
         })
     }
 
-    /// The answers for agents, and where there are any for all types of other senders in a range.
+    /// The answers for agents, and where there are any for all types of other senders and for all
+    /// types of captures in a range.
     async fn each(
         &self,
         caller: &Caller,
@@ -94,9 +102,25 @@ impl Pyroscope {
     ) -> Result<Vec<Pyroscope>, Status> {
         let ids = self.queries.profile_types(caller, Some(range)).await?;
         let types = ids.iter().map(|id| ProfileType::parse(id));
-        let types = types.collect::<Result<Arc<[_]>, _>>()?;
-        let senders = (!types.is_empty()).then(|| self.of_senders(types));
-        Ok([self.clone()].into_iter().chain(senders).collect())
+        let types = types.collect::<Result<Vec<_>, _>>()?;
+        let (captured, sent): (Vec<_>, Vec<_>) =
+            types.into_iter().partition(ProfileType::is_captured);
+        let senders = (!sent.is_empty()).then(|| self.of_senders(sent.into()));
+        let captures = match captured.is_empty() {
+            true => None,
+            false => self.of_captures(captured.into()),
+        };
+        let agents = [self.clone()].into_iter();
+        Ok(agents.chain(senders).chain(captures).collect())
+    }
+
+    /// The answers for these types of captures; none where nothing is kept any more.
+    fn of_captures(&self, types: Arc<[ProfileType]>) -> Option<Pyroscope> {
+        Some(Pyroscope {
+            queries: self.queries.of_captures()?,
+            service_labels: self.service_labels.clone(),
+            of: Of::Senders(types),
+        })
     }
 
     /// The answers for these types of other senders.

@@ -2,11 +2,12 @@
 //!
 //! The store of agents has one quantity of each host, in the unit that its agent samples.
 //! Nanoseconds are CPU time, whose id Grafana knows; any other unit is a type of its own. The name
-//! `process_cpu` is theirs: every other name is that of a type of other senders, which have a store
-//! of their own.
+//! `process_cpu` is theirs, and `captured` that of captures; every other name is that of a type of
+//! other senders, which have a store of their own.
 
 use super::wire::types::v1 as messages;
 use crate::query::invalid;
+use crate::store::CAPTURED;
 use profile::unit;
 use tonic::Status;
 
@@ -92,9 +93,23 @@ impl ProfileType {
         &self.sample_unit
     }
 
-    /// True for a type of other senders.
-    pub fn is_of_senders(&self) -> bool {
-        self.name != NAME
+    /// True for a type of the store of agents.
+    pub fn is_of_agents(&self) -> bool {
+        self.name == NAME
+    }
+
+    /// True for a type of captures.
+    pub fn is_captured(&self) -> bool {
+        self.name == CAPTURED
+    }
+
+    /// The unit of weights in its store: of captures, the sample unit is `count` for all that is
+    /// not time, because that is what Grafana knows.
+    pub fn weighed_in(&self) -> &str {
+        match self.is_captured() {
+            true => &self.period_unit,
+            false => &self.sample_unit,
+        }
     }
 
     /// True when weights of agents in `unit` are of this type. Weights without a unit are nothing
@@ -172,6 +187,17 @@ mod tests {
         );
         let bare = "off_cpu:off_cpu:nanoseconds::";
         assert_eq!(ProfileType::parse(bare).expect("a type").id(), bare);
+    }
+
+    #[test]
+    fn what_was_captured_is_weighed_in_the_last_part_of_its_id() {
+        let faults = "captured:page-faults:count:page-faults:faults";
+        let faults = ProfileType::parse(faults).expect("a type");
+        assert!(faults.is_captured() && !faults.is_of_agents());
+        assert_eq!(
+            (faults.sample_unit(), faults.weighed_in()),
+            ("count", "faults")
+        );
     }
 
     #[test]

@@ -37,7 +37,7 @@ use crate::ingest::Hosts;
 use crate::metrics::Metrics;
 use crate::store::{
     self, Cancel, ConnectedHost, Limits, NoticeBoard, OfType, OpenStore, QueryResult, Scope,
-    StoreError, StoreQueries, StoreStatus, TimeRange,
+    StoreError, StoreQueries, StoreStatus, TimeRange, is_captured,
 };
 use crate::time::Clock;
 use metrics::{Family, Format, Histogram, encode};
@@ -85,6 +85,16 @@ pub struct Facts {
     pub sandbox: sandbox::Report,
 }
 
+/// What captures over the fleet recorded, as profile types.
+pub trait CapturedTypes: Send + Sync + 'static {
+    /// True when nothing is there to be asked for, whoever asks. Does not block.
+    fn is_empty(&self) -> bool;
+
+    /// What `caller` may see of a profile type, or of all of them, for lists: each label set has
+    /// its type as [`store::PROFILE_TYPE`] then.
+    fn seen_by(&self, caller: &Caller, of: Option<&str>) -> Arc<dyn StoreQueries>;
+}
+
 /// Answers queries; clones share everything.
 #[derive(Clone)]
 pub struct Queries(Arc<Inner>, Of);
@@ -98,11 +108,14 @@ enum Of {
     Type(Arc<dyn StoreQueries>),
     /// All that other senders sent, for lists of their profile types and labels alone.
     Senders,
+    /// One profile type of captures; without an id all of them, as of senders.
+    Captured(Arc<dyn CapturedTypes>, Option<Arc<str>>),
 }
 
 struct Inner {
     store: scoped::Guarded,
     senders: Option<Arc<dyn StoreQueries>>,
+    captured: OnceLock<Arc<dyn CapturedTypes>>,
     board: Arc<dyn NoticeBoard>,
     status: Arc<dyn StoreStatus>,
     hosts: Arc<Hosts>,
@@ -192,6 +205,7 @@ impl Queries {
         let inner = Inner {
             store: scoped::Guarded::new(store.queries.clone()),
             senders: store.senders.as_ref().map(|of| of.queries.clone()),
+            captured: OnceLock::new(),
             board: store.board.clone(),
             status: store.status.clone(),
             hosts,
@@ -228,11 +242,23 @@ impl Queries {
         Ok((queries, Selected::new(Some(selection))?))
     }
 
-    /// The queries of a profile type of other senders.
+    /// Whose profile types are those of captures, from now on.
+    pub(crate) fn captured_by(&self, types: impl CapturedTypes) {
+        let _ = self.0.captured.set(Arc::new(types));
+    }
+
+    /// The queries of a profile type of other senders, or of captures.
     ///
     /// # Errors
-    /// INVALID_ARGUMENT when they are not let in.
+    /// INVALID_ARGUMENT when nothing can be of it: captures are not kept, or senders not let in.
     pub(crate) fn of_type(&self, id: &str) -> Result<Queries, Status> {
+        if is_captured(id) {
+            let captured = self.0.captured.get().cloned();
+            let captured = captured
+                .ok_or_else(|| invalid("failed to use the profile type: no captures are kept"))?;
+            let of = Of::Captured(captured, Some(id.into()));
+            return Ok(Queries(self.0.clone(), of));
+        }
         let senders = self.0.senders.clone().ok_or_else(|| {
             invalid(
                 "failed to use the profile type: this collector takes no profiles of other senders \
@@ -254,13 +280,21 @@ impl Queries {
         self.0.senders.is_some()
     }
 
-    /// True when it answers for a profile type of other senders.
-    pub(crate) fn is_of_senders(&self) -> bool {
-        !matches!(self.1, Of::Agents)
+    /// The queries of all that captures recorded, for lists of labels as [`Queries::of_senders`];
+    /// none where nothing is kept.
+    pub(crate) fn of_captures(&self) -> Option<Queries> {
+        let captured = self.0.captured.get()?;
+        let all = || Queries(self.0.clone(), Of::Captured(captured.clone(), None));
+        (!captured.is_empty()).then(all)
     }
 
-    /// Ids of the profile types of other senders with samples that `caller` may see; none where
-    /// they are not let in.
+    /// True when it answers for the CPU profiles of agents.
+    pub(crate) fn is_of_agents(&self) -> bool {
+        matches!(self.1, Of::Agents)
+    }
+
+    /// Ids of the profile types of other senders and of captures with samples that `caller` may
+    /// see, ordered.
     ///
     /// # Errors
     /// As every query.
@@ -269,26 +303,31 @@ impl Queries {
         caller: &Caller,
         range: Option<agent::TimeRange>,
     ) -> Result<Vec<String>, Status> {
-        if !self.has_senders() {
-            return Ok(Vec::new());
+        let senders = self.has_senders().then(|| self.of_senders());
+        let now = self.now_unix_ns();
+        let mut ids = BTreeSet::new();
+        for all in senders.into_iter().chain(self.of_captures()) {
+            let found = all.run(caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
+                let range = resolve(range, now, || store.kept())?;
+                Ok(store::profile_types(store, range, limits)?)
+            });
+            ids.extend(found.await?);
         }
-        let (all, now) = (self.of_senders(), self.now_unix_ns());
-        all.run(caller, Ask::Labels, 0, ROWS_MAX, move |store, limits| {
-            let range = resolve(range, now, || store.kept())?;
-            Ok(store::profile_types(store, range, limits)?)
-        })
-        .await
+        Ok(ids.into_iter().collect())
     }
 
-    /// The store that is asked, as `caller` may see it.
-    fn seen_by(&self, caller: &Caller) -> ScopedStore {
+    /// The store that is asked, as `caller` may see it. A scope is added to what is asked of a
+    /// store; a capture is shown or not as a whole, because it may lack the labels of a scope that
+    /// all of it is in.
+    fn seen_by(&self, caller: &Caller) -> Arc<dyn StoreQueries> {
         let now = self.0.clock.now_unix_ns();
-        let store = match (&self.1, &self.0.senders) {
-            (Of::Type(of), _) => of,
-            (Of::Senders, Some(senders)) => senders,
-            (Of::Agents | Of::Senders, _) => return self.0.store.seen_by(caller, now),
-        };
-        ScopedStore::new(store.clone(), caller, now)
+        let scoped = |store: &Arc<dyn StoreQueries>| ScopedStore::new(store.clone(), caller, now);
+        match (&self.1, &self.0.senders) {
+            (Of::Type(of), _) => Arc::new(scoped(of)),
+            (Of::Senders, Some(senders)) => Arc::new(scoped(senders)),
+            (Of::Captured(all, of), _) => all.seen_by(caller, of.as_deref()),
+            (Of::Agents | Of::Senders, _) => Arc::new(self.0.store.seen_by(caller, now)),
+        }
     }
 
     /// Runs `work` on a blocking thread within the limits, on what of the store `caller` may see;
@@ -351,7 +390,7 @@ impl Queries {
             let started = Instant::now();
             metrics.queries_running.inc();
             let _running = Running(metrics.clone());
-            let result = work(&store, &limits);
+            let result = work(&*store, &limits);
             metrics.query_ns.inc_by(started.elapsed().as_nanos() as u64);
             result
         });

@@ -119,7 +119,7 @@ impl QueryService for Queries {
         let now = self.0.clock.now_unix_ns();
         let of_samples = |label: &String| SAMPLE_LABELS.contains(&label.as_str());
         let accounted = asked.accounted
-            && !of.is_of_senders()
+            && of.is_of_agents()
             && by_stacks.is_none()
             && cgroups::is_accountable(&selected.selector)
             && !group_by.iter().any(of_samples);

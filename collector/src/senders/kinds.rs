@@ -1,6 +1,7 @@
 //! Names of profile types, as Pyroscope's clients and Grafana have them.
 
 use crate::pyroscope::AGENTS_NAME;
+use crate::store::CAPTURED;
 use profile::formats::pprof::TypeName;
 
 /// Name of CPU time that a sender measured: the usual one is that of agents, and its id would be
@@ -19,10 +20,19 @@ fn part(text: &str) -> String {
     text.chars().take(PART_BYTES_MAX).map(plain).collect()
 }
 
-/// The id of a profile type; `None` when it counts nothing that has a name.
-pub(super) fn id(name: &str, of: &TypeName, period: &TypeName) -> Option<String> {
+/// The id of a profile type.
+///
+/// # Errors
+/// With the reason, when it counts nothing that has a name, or claims to be a capture.
+pub(super) fn id(name: &str, of: &TypeName, period: &TypeName) -> Result<String, &'static str> {
     let name = match part(name) {
         name if name == AGENTS_NAME => SENT_CPU.to_owned(),
+        name if name == CAPTURED => {
+            return Err(
+                "failed to take the profile: the name `captured` is that of captures over the \
+                 fleet; send it under another name",
+            );
+        }
         name => name,
     };
     let parts = [
@@ -32,8 +42,10 @@ pub(super) fn id(name: &str, of: &TypeName, period: &TypeName) -> Option<String>
         part(&period.name),
         part(&period.unit),
     ];
-    let is_named = parts[..3].iter().all(|part| !part.is_empty());
-    is_named.then(|| parts.join(":"))
+    match parts[..3].iter().all(|part| !part.is_empty()) {
+        true => Ok(parts.join(":")),
+        false => Err("failed to read the profile: its name, sample type or unit is empty"),
+    }
 }
 
 /// The name for a file of pprof that has none, by what it counts.
@@ -121,8 +133,8 @@ mod tests {
 
     #[test]
     fn what_has_no_name_has_no_id() {
-        assert_eq!(id("", &of("a", "b"), &TypeName::default()), None);
-        assert_eq!(id("x", &of("", "b"), &TypeName::default()), None);
+        assert!(id("", &of("a", "b"), &TypeName::default()).is_err());
+        assert!(id("x", &of("", "b"), &TypeName::default()).is_err());
         assert_eq!(
             id(
                 "off_cpu",
@@ -130,8 +142,19 @@ mod tests {
                 &TypeName::default()
             )
             .as_deref(),
-            Some("off_cpu:off_cpu:nanoseconds::")
+            Ok("off_cpu:off_cpu:nanoseconds::")
         );
+    }
+
+    #[test]
+    fn no_sender_has_the_name_of_captures() {
+        let time = of("off_cpu", "nanoseconds");
+        let refused = id("captured", &time, &time).expect_err("refused");
+        assert!(refused.contains("another name"), "{refused}");
+        for other in ["captured:x", "Captured", "captured2"] {
+            let id = id(other, &time, &time).expect(other);
+            assert!(!crate::store::is_captured(&id), "{id}");
+        }
     }
 
     #[test]

@@ -57,11 +57,8 @@ pub(super) fn window(
     metrics: &Metrics,
 ) -> Result<(NewWindow, Arc<Defined>), Refusal> {
     let typed = &sent.typed;
-    let Some(id) = kinds::id(&sent.name, &typed.sample_type, &typed.period_type) else {
-        return Err(Refusal::malformed(
-            "failed to read the profile: its name, sample type or unit is empty",
-        ));
-    };
+    let id = kinds::id(&sent.name, &typed.sample_type, &typed.period_type);
+    let id = id.map_err(Refusal::malformed)?;
     let profile = &typed.profile;
     if deepest(profile) > STACK_DEPTH_MAX {
         return Err(Refusal::too_large(format!(

@@ -35,7 +35,7 @@ pub use result::{
     QueryResult, Resolution, Scope, Series, Step, THROTTLED_MAX, ThrottledCgroup, TimeSeries,
 };
 pub use sink::WindowSink;
-pub use typed::{OfType, PROFILE_TYPE, PROFILE_TYPES_MAX, profile_types};
+pub use typed::{CAPTURED, OfType, PROFILE_TYPE, PROFILE_TYPES_MAX, is_captured, profile_types};
 pub(crate) use window::reserve;
 pub use window::{
     Defined, Gap, HostFacts, HostKey, HostRecord, LabelSet, Memo, NewWindow, Origin, PushOutcome,

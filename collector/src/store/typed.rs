@@ -24,6 +24,14 @@ pub const PROFILE_TYPE: &str = "__profile_type__";
 /// Most profile types that are listed. What has more is no set of types.
 pub const PROFILE_TYPES_MAX: usize = 256;
 
+/// First part of the ids of all types of captures over the fleet, and of no other.
+pub const CAPTURED: &str = "captured";
+
+/// True for the id of a type of captures.
+pub fn is_captured(id: &str) -> bool {
+    id.split_once(':').is_some_and(|(name, _)| name == CAPTURED)
+}
+
 /// Ids of the profile types with samples in a range, ordered; at most [`PROFILE_TYPES_MAX`].
 ///
 /// # Errors

@@ -2,11 +2,11 @@
 //!
 //! FORMAT is the file extension of the format (`folded`, `pb.gz`, `speedscope.json`, `svg`, `html`,
 //! `json`, `firefox.json`, `perf.txt`, `bundle.html`, `parquet`), or its name (`pprof`). `selector`
-//! is the text form of a selector; `type` is the id of a profile type of other senders, and CPU of
-//! agents where it is absent; `from` and `to` are nanoseconds since the Unix epoch, and mean the
-//! same as in `Selection` if they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a
-//! frame filter (`keep`, `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`;
-//! `step` is the length of stretches of time in seconds, which `parquet` alone can tell apart.
+//! is the text form of a selector; `type` is the id of a profile type (absent: the CPU of agents);
+//! `from` and `to` are nanoseconds since the Unix epoch, and mean the same as in `Selection` if
+//! they are 0 or absent; `frame=OP:REGEX`, which may be repeated, is a frame filter (`keep`,
+//! `drop`, `focus`, `collapse`); `group_by` lists labels separated by `,`; `step` is the length of
+//! stretches of time in seconds, which `parquet` alone can tell apart.
 //!
 //! A file is written in the place and the memory of its query, and held in pieces until it is read.
 //! In steps, one after the other is read and written; each takes half of that memory at most, and

@@ -3,6 +3,7 @@
 mod alerts;
 mod annotations;
 mod attacks;
+mod captured;
 mod captures;
 mod confined;
 mod connections;

@@ -67,7 +67,7 @@ async fn json_call(rig: &Rig, method: &str, body: &str) -> (u16, Value) {
     )
 }
 
-async fn answered(rig: &Rig, method: &str, body: &str) -> Value {
+pub async fn answered(rig: &Rig, method: &str, body: &str) -> Value {
     let (status, value) = json_call(rig, method, body).await;
     assert_eq!(status, 200, "{method} {body}: {value}");
     value
@@ -84,7 +84,7 @@ async fn proto_call(rig: &Rig, method: &str, headers: &str, body: &[u8]) -> Repl
     raw(rig.http, &[head.as_bytes(), body].concat()).await
 }
 
-async fn decoded<T: Message + Default>(rig: &Rig, method: &str, request: &impl Message) -> T {
+pub async fn decoded<T: Message + Default>(rig: &Rig, method: &str, request: &impl Message) -> T {
     let reply = proto_call(rig, method, "", &request.encode_to_vec()).await;
     assert_eq!(reply.status, 200, "{method}: {}", reply.text());
     assert_eq!(reply.header("content-type"), Some("application/proto"));
@@ -152,7 +152,7 @@ fn unfolded(names: &[String], levels: &[Vec<i64>]) -> BTreeMap<String, i64> {
     stacks
 }
 
-fn graph(found: wire::FlameGraph) -> BTreeMap<String, i64> {
+pub fn graph(found: wire::FlameGraph) -> BTreeMap<String, i64> {
     let levels: Vec<_> = found.levels.into_iter().map(|level| level.values).collect();
     let stacks = unfolded(&found.names, &levels);
     assert_eq!(stacks.values().sum::<i64>(), found.total);

@@ -334,8 +334,18 @@ impl AgentStream {
         let _ = self.requests.send(ControlRequest { body }).await;
     }
 
+    /// Of the event that was asked for last.
     fn profile(&self, samples: u64, unit: &str) -> Profile {
-        profile(samples, unit, (self.clock)())
+        let mut profile = profile(samples, unit, (self.clock)());
+        let commands = self.commands.lock().expect("no panic");
+        let asked = commands.iter().rev().find_map(|command| match command {
+            Command::Capture(request) => Some(request.event.clone()),
+            _ => None,
+        });
+        if let Some(event) = asked.filter(|event| !event.is_empty()) {
+            profile.info.event = event;
+        }
+        profile
     }
 }
 

@@ -45,6 +45,11 @@ impl<'l> QueryBudget<'l> {
         Ok(())
     }
 
+    /// Memory that the query may still hold. Unit: bytes.
+    pub fn left(&self) -> usize {
+        self.limits.memory_bytes.saturating_sub(self.used)
+    }
+
     /// Notes what could not be read for this query: its answer names it.
     pub fn leave_out(&mut self, name: String) {
         self.left_out.insert(name);

@@ -1,6 +1,6 @@
 //! Every call that a curious person makes, and what came back.
 
-use super::stage::{CANARY, OWN, OWN_TYPE, Stage};
+use super::stage::{CANARY, CAPTURED, OWN, OWN_TYPE, Stage};
 use crate::rig::LIMIT;
 use axum::body::{Body, to_bytes};
 use collector::access::Caller;
@@ -156,13 +156,15 @@ pub fn selections() -> Vec<wire::Selection> {
             });
         }
     }
-    for text in ["", "namespace=~\"k.*\"", "__profile_type__=~\".*\""] {
-        all.push(wire::Selection {
-            range: Some(agent::TimeRange::default()),
-            selector: text.to_owned(),
-            profile_type: OWN_TYPE.to_owned(),
-            ..wire::Selection::default()
-        });
+    for profile_type in [OWN_TYPE, CAPTURED] {
+        for text in ["", "namespace=~\"k.*\"", "__profile_type__=~\".*\""] {
+            all.push(wire::Selection {
+                range: Some(agent::TimeRange::default()),
+                selector: text.to_owned(),
+                profile_type: profile_type.to_owned(),
+                ..wire::Selection::default()
+            });
+        }
     }
     all
 }
@@ -651,6 +653,8 @@ async fn ask_pyroscope(log: &Log, router: &mut axum::Router) {
         (CPU, r#"{host=~"kanarie.*"}"#),
         (OWN_TYPE, "{}"),
         (OWN_TYPE, r#"{host=~"kanarie.*"}"#),
+        (CAPTURED, "{}"),
+        (CAPTURED, r#"{host=~".*"}"#),
     ] {
         let of = format!(
             r#""profileTypeID":"{id}","labelSelector":{selector:?},"start":0,"end":{UNTIL_MS}"#

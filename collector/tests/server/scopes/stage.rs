@@ -56,6 +56,9 @@ pub const OTHER: &str = "kanarie-host";
 /// A profile type of senders, with samples of both.
 pub const OWN_TYPE: &str = "eigen:space:bytes:space:bytes";
 
+/// The profile type of the captures.
+pub const CAPTURED: &str = "captured:cpu-clock:nanoseconds:cpu-clock:nanoseconds";
+
 /// A profile type with samples of others alone.
 const OTHER_TYPE: &str = "kanarie:space:bytes:space:bytes";
 

@@ -1,5 +1,5 @@
-// Chooses what is profiled: CPU time of agents, or a profile type of other senders where there are
-// any in the range.
+// Chooses what is profiled: CPU time of agents, or a profile type of other senders or of captures
+// where there are any in the range.
 
 import { profileTypes } from '../query/client';
 import { useQuery } from '../query/useQuery';

@@ -32,7 +32,7 @@ export const transport = transportTo(pageBase());
 
 const client = createClient(QueryService, transport);
 
-/** Ids of the profile types of other senders. */
+/** Ids of the profile types of other senders and of captures. */
 export async function profileTypes(range: Range, signal: AbortSignal): Promise<string[]> {
   return (await worded(client.profileTypes({ range: timeRangeOf(range) }, { signal }))).ids;
 }

@@ -11,7 +11,7 @@ export interface Selection {
   range: Range;
   query: string;
   filters: readonly { op: 'keep' | 'drop'; regex: string }[];
-  /** Id of a profile type of other senders; empty or absent: CPU of agents. */
+  /** Id of a profile type of other senders or of captures; empty or absent: CPU of agents. */
   type?: string;
 }
 

@@ -17,7 +17,7 @@ export interface SelectionState {
   to: string;
   /** Refreshes with every window. */
   live: boolean;
-  /** Id of a profile type of other senders; empty: CPU of agents. */
+  /** Id of a profile type of other senders or of captures; empty: CPU of agents. */
   type: string;
   /** Selector text. */
   query: string;

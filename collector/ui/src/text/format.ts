@@ -190,8 +190,8 @@ export function typeWords(id: string): string {
 /** What is measured: `CPU`, or what a profile type counts, such as `inuse_space`. */
 export const measure = () => (isCpu() ? 'CPU' : printable(counted()).slice(0, 40));
 
-/** Whether it was sent by others than agents, who have series in place of hosts. */
-export const ofSenders = () => type !== '';
+/** Whether it was sent by others than agents, with series in place of the hosts of captures. */
+export const ofSenders = () => type !== '' && !type.startsWith('captured:');
 
 /** The same as what weights are: `CPU time`, `inuse_space`. */
 export const measured = () => (isCpu() ? 'CPU time' : measure());

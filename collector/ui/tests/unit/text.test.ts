@@ -75,6 +75,8 @@ test('what is measured follows the profile type', () => {
   expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['inuse_space', 'inuse_space', true]);
   format.nameType('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
   expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['CPU', 'CPU time', true]);
+  format.nameType('captured:off_cpu:nanoseconds:off_cpu:nanoseconds');
+  expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['off_cpu', 'off_cpu', false]);
   format.nameType('');
   expect([format.measure(), format.measured(), format.ofSenders()]).toEqual(['CPU', 'CPU time', false]);
 });
