@@ -149,8 +149,8 @@ fn a_program_on_an_overlay_is_named_needs_root() {
     check(view, "overlaid_");
 }
 
-/// An overlay's inodes have no generations, by which a new file in the place of another is told from
-/// it elsewhere.
+/// An overlay's inodes have no generations, by which a new file in the place of another is told
+/// from it elsewhere.
 #[test]
 fn programs_built_and_run_in_the_same_place_keep_their_own_names_needs_root() {
     let Some(_live) = live(NEEDS) else { return };

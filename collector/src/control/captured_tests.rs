@@ -159,6 +159,7 @@ fn seconds(from: i64, to: i64) -> TimeRange {
 
 fn limits() -> Limits {
     Limits {
+        reports: true,
         hosts: None,
         waiting: true,
         cancel: Cancel::default(),

@@ -7,17 +7,17 @@
 //! [`FileStore::get`].
 //!
 //! A file is the recorded one if device, inode number and, where both are known, inode generation
-//! are equal; one from a recording of perf, if it has the recorded build ID. btrfs, and overlays on
-//! kernels before October 2025, show device numbers in mappings that `stat` does not: there an equal
-//! inode number at the same path is enough. Records contain no size or change time that could be
-//! compared. If only a path was recorded, only the mapping and the process's own root count.
+//! are equal; one from a recording of perf, if it has the recorded build ID. btrfs, and overlays
+//! on kernels before October 2025, show device numbers in mappings that `stat` does not: there an
+//! equal inode number at the same path is enough. Records contain no size or change time that could
+//! be compared. If only a path was recorded, only the mapping and the process's own root count.
 //! `map_files` is checked too, because a process that reuses the pid may have another file mapped
 //! at the same addresses.
 //!
-//! The kernel could put the build ID into the record of a mapping. It is not asked for: it then says
-//! of the records of other events that they carry one, and `perf record COMMAND` takes the device
-//! number for a length and aborts (`perf_event_mmap_output`, 6.18). A build ID also proves nothing:
-//! a container may give its file that of another's.
+//! The kernel could put the build ID into the record of a mapping. It is not asked for: it then
+//! says of the records of other events that they carry one, and `perf record COMMAND` takes the
+//! device number for a length and aborts (`perf_event_mmap_output`, 6.18). A build ID also proves
+//! nothing: a container may give its file that of another's.
 
 use super::budget::{FileBudget, Purpose, Shares};
 use super::contents::{ContentId, Contents, Facts};

@@ -164,8 +164,8 @@ export function shownRows(rows: readonly OverviewRow[], wholes: readonly [number
 }
 
 /**
- * Values of a label by their means on both sides, and how many are among the rest of one side, where
- * nobody knows what they have. `ofWhole`: as shares of each side.
+ * Values of a label by their means on both sides, and how many are among the rest of one side,
+ * where nobody knows what they have. `ofWhole`: as shares of each side.
  */
 export function shownMeans(before: Chart, after: Chart, ofWhole: boolean): { rows: Shown[]; leftOut: number } {
   const meansOf = (chart: Chart) => {

@@ -441,9 +441,11 @@ fn the_cache_stays_under_its_limit() {
     let mut rig = Rig::new(options);
     let mut out = Named::default();
     for id in 0..20 {
+        let copy = dir.path().join(format!("copy-{id}"));
+        fs::copy(&path, &copy).expect("copies");
         let file = FileSeen {
             id: FileId(id),
-            ..seen(&path, build_id(&path), std::process::id())
+            ..seen(&copy, build_id(&copy), std::process::id())
         };
         rig.store.see(&file);
         rig.symbolizer

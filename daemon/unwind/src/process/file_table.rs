@@ -38,8 +38,8 @@ struct Entry {
 
 /// True for a file of a file system without a device and without generations of inodes, as overlays
 /// are: inode numbers come again where files were removed, and the device number of an overlay that
-/// was unmounted is given to the next. ext4 made from a directory has files without generation, too,
-/// but gives one to each new file.
+/// was unmounted is given to the next. ext4 made from a directory has files without generation,
+/// too, but gives one to each new file.
 fn is_reusable(identity: &FileIdentity) -> bool {
     matches!(
         identity,
@@ -51,8 +51,8 @@ fn is_reusable(identity: &FileIdentity) -> bool {
     )
 }
 
-/// The path by which two files of one identity are told apart; 0 where there are none. An overlay of
-/// several file systems shows inode numbers of each under one device, and so do volumes of btrfs.
+/// The path by which two files of one identity are told apart; 0 where there are none. An overlay
+/// of several file systems shows inode numbers of each under one device, as volumes of btrfs do.
 fn told_by(identity: &FileIdentity, path: &[u8]) -> u64 {
     match identity {
         FileIdentity::Inode { major: 0, .. } | FileIdentity::Inode { generation: 0, .. } => {

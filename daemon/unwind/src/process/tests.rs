@@ -1,5 +1,6 @@
 //! Tests the process table with records as the kernel sends them.
 
+use super::backing::FILES_RETRY;
 use super::*;
 
 mod model;
