@@ -11,6 +11,9 @@ pub(super) const FILES_RETRY: Duration = Duration::from_secs(10);
 /// programs all the time every start is one. Beyond it those of no process are forgotten.
 const REUSABLE_MAX: usize = 4096;
 
+/// How often their number is looked at.
+const REUSABLE_RETRY: Duration = Duration::from_secs(60);
+
 /// Processes that are remembered with a file whose identity may be another's later.
 const HOLDERS_MAX: usize = 4;
 
@@ -87,11 +90,11 @@ impl ProcessTable {
         by: (Pid, MonotonicTime),
         many: bool,
     ) -> Option<FileId> {
-        if let Some(known) = self.files.known(identity, path) {
-            if self.is_still(known, by) {
-                return Some(known);
-            }
-            self.files.disown(identity, path);
+        let key = FileKey::of(identity, path);
+        if let Some(known) = self.files.known(key)
+            && self.is_still(known, by)
+        {
+            return Some(known);
         }
         let is_full = |files: &FileTable| files.is_full() || many && files.is_crowded();
         if is_full(&self.files) {
@@ -104,9 +107,7 @@ impl ProcessTable {
                 return None;
             }
         }
-        let file = self.files.id_of(identity, path);
-        self.is_still(file, by);
-        Some(file)
+        Some(self.files.add(key, path, by))
     }
 
     /// False when a file may have been removed and its identity given to another, which `by` maps
@@ -115,7 +116,6 @@ impl ProcessTable {
         let Some(holders) = self.files.holders(file) else {
             return true;
         };
-        let is_new = holders.is_empty();
         holders.retain(|&(pid, since)| match pid == by.0 {
             // It may have closed the file: that leaves no record.
             true => by.1.since(since) <= MAPPED_TOGETHER_MAX,
@@ -124,11 +124,13 @@ impl ProcessTable {
                 process.is_some_and(|it| it.ended.is_none() && it.started <= since)
             }
         });
-        let is_still = !holders.is_empty();
+        if holders.is_empty() {
+            return false;
+        }
         if holders.len() < HOLDERS_MAX && holders.iter().all(|&(pid, _)| pid != by.0) {
             holders.push(by);
         }
-        is_still || is_new
+        true
     }
 
     /// Makes room in the table of files: those of no process go, then those of the processes that
@@ -182,8 +184,12 @@ impl ProcessTable {
         used
     }
 
-    /// Forgets files of no process if their identity may soon be another file's.
-    pub(super) fn forget_reusable_files(&mut self) {
+    /// Forgets files of no process, now and then, if their identity may soon be another file's.
+    pub(super) fn forget_reusable_files(&mut self, now: MonotonicTime) {
+        if now < self.reusable_retry {
+            return;
+        }
+        self.reusable_retry = now.plus(REUSABLE_RETRY);
         if self.files.reusable() > REUSABLE_MAX {
             let used = self.used_files();
             self.files.forget_reusable(|id| used.contains(&id));

@@ -8,6 +8,7 @@ use host::time::MonotonicTime;
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 use symbolize::files::{FileIdentity, FileSeen, RELATIVES, UNUSED_MAX};
+use symbolize::open::without_deleted;
 
 /// Files known at once. A host that replaces images all day meets a few thousand distinct ones;
 /// beyond the bound the files that no live process maps are forgotten.
@@ -51,24 +52,37 @@ fn is_reusable(identity: &FileIdentity) -> bool {
     )
 }
 
-/// The path by which two files of one identity are told apart; 0 where there are none. An overlay
-/// of several file systems shows inode numbers of each under one device, as volumes of btrfs do.
-fn told_by(identity: &FileIdentity, path: &[u8]) -> u64 {
-    match identity {
-        FileIdentity::Inode { major: 0, .. } | FileIdentity::Inode { generation: 0, .. } => {
-            let path = path.strip_suffix(b" (deleted)").unwrap_or(path);
-            let mut hasher = DefaultHasher::new();
-            hasher.write(path);
-            hasher.finish()
+/// What files are known by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct FileKey {
+    identity: FileIdentity,
+    /// Of the path by which two files of one identity are told apart; 0 where there are none.
+    path_hash: u64,
+}
+
+impl FileKey {
+    /// The key of a file that is mapped from `path`. An overlay of several file systems shows inode
+    /// numbers of each under one device, as volumes of btrfs do.
+    pub fn of(identity: FileIdentity, path: &[u8]) -> FileKey {
+        let path_hash = match identity {
+            FileIdentity::Inode { major: 0, .. } | FileIdentity::Inode { generation: 0, .. } => {
+                let mut hasher = DefaultHasher::new();
+                hasher.write(without_deleted(path));
+                hasher.finish()
+            }
+            _ => 0,
+        };
+        FileKey {
+            identity,
+            path_hash,
         }
-        _ => 0,
     }
 }
 
 /// Ids of files by identity.
 #[derive(Default)]
 pub struct FileTable {
-    ids: HashMap<(FileIdentity, u64), FileId>,
+    ids: HashMap<FileKey, FileId>,
     entries: HashMap<FileId, Entry>,
     next: u32,
     /// Bytes of the paths.
@@ -81,8 +95,7 @@ pub struct FileTable {
 
 impl FileTable {
     /// The id of a file that is known.
-    pub fn known(&self, identity: FileIdentity, path: &[u8]) -> Option<FileId> {
-        let key = (identity, told_by(&identity, path));
+    pub fn known(&self, key: FileKey) -> Option<FileId> {
         self.ids.get(&key).copied()
     }
 
@@ -91,24 +104,25 @@ impl FileTable {
         self.entries.get(&file).map(|entry| &entry.identity)
     }
 
-    /// The id of a file.
-    pub fn id_of(&mut self, identity: FileIdentity, path: &[u8]) -> FileId {
-        let key = (identity, told_by(&identity, path));
-        if let Some(&id) = self.ids.get(&key) {
-            return id;
-        }
+    /// The id of a file that `by` maps now: a new one, also where another was known by its key.
+    pub fn add(&mut self, key: FileKey, path: &[u8], by: (Pid, MonotonicTime)) -> FileId {
         // Ids run out after years of containers that start programs all the time.
         while self.entries.contains_key(&FileId(self.next)) {
             self.next = self.next.wrapping_add(1);
         }
         let id = FileId(self.next);
         self.next = self.next.wrapping_add(1);
-        let path: Box<[u8]> = path.strip_suffix(b" (deleted)").unwrap_or(path).into();
+        let path: Box<[u8]> = without_deleted(path).into();
         self.path_bytes += path.len();
+        let FileKey { identity, .. } = key;
+        let holders = match is_reusable(&identity) {
+            true => vec![by],
+            false => Vec::new(),
+        };
         let entry = Entry {
             identity,
             path,
-            holders: Vec::new(),
+            holders,
             announced: 0,
             announce_after: MonotonicTime(0),
             sampled: MonotonicTime(0),
@@ -122,11 +136,6 @@ impl FileTable {
     pub fn holders(&mut self, file: FileId) -> Option<&mut Vec<(Pid, MonotonicTime)>> {
         let entry = self.entries.get_mut(&file)?;
         is_reusable(&entry.identity).then_some(&mut entry.holders)
-    }
-
-    /// The next file of this identity is another.
-    pub fn disown(&mut self, identity: FileIdentity, path: &[u8]) {
-        self.ids.remove(&(identity, told_by(&identity, path)));
     }
 
     /// True when files should be forgotten before more are added.
@@ -226,6 +235,10 @@ mod tests {
         MonotonicTime(seconds * 1_000_000_000)
     }
 
+    fn add(table: &mut FileTable, identity: FileIdentity, path: &[u8]) -> FileId {
+        table.add(FileKey::of(identity, path), path, (Pid(7), at(1)))
+    }
+
     /// At these seconds, with or without a sample: is the file announced?
     fn check(times: &[(u64, bool, bool)]) {
         let mut table = FileTable::default();
@@ -235,7 +248,7 @@ mod tests {
             inode: 5,
             generation: 0,
         };
-        let id = table.id_of(identity, b"/bin/x");
+        let id = add(&mut table, identity, b"/bin/x");
         let mapping = Mapping {
             start: 0x1000,
             end: 0x2000,
@@ -269,16 +282,16 @@ mod tests {
             inode,
             generation,
         };
-        let of_disk = table.id_of(inode(254, 1, 9), b"/bin/disk");
-        let in_memory = table.id_of(inode(0, 1, 7), b"/dev/shm/x");
+        let of_disk = add(&mut table, inode(254, 1, 9), b"/bin/disk");
+        let in_memory = add(&mut table, inode(0, 1, 7), b"/dev/shm/x");
         assert_eq!(table.reusable(), 0);
-        let ended = table.id_of(inode(0, 2, 0), b"/bin/ended");
-        let runs = table.id_of(inode(0, 3, 0), b"/bin/runs");
+        let ended = add(&mut table, inode(0, 2, 0), b"/bin/ended");
+        let runs = add(&mut table, inode(0, 3, 0), b"/bin/runs");
         assert_eq!(table.reusable(), 2);
         table.forget_reusable(|id| id == runs);
         let left = [of_disk, in_memory, ended, runs].map(|id| table.identity(id).is_some());
         assert_eq!(left, [true, true, false, true]);
-        assert_ne!(table.id_of(inode(0, 2, 0), b"/bin/other"), ended);
+        assert_ne!(add(&mut table, inode(0, 2, 0), b"/bin/other"), ended);
     }
 
     #[test]
@@ -292,9 +305,10 @@ mod tests {
         };
         for (major, generation, is_one) in [(0, 0, false), (7, 0, false), (254, 9, true)] {
             let identity = inode(major, generation);
-            let [one, other] = [b"/bin/a", b"/bin/b"].map(|path| table.id_of(identity, path));
-            assert_eq!(one == other, is_one, "{identity:?}");
-            assert_eq!(table.known(identity, b"/bin/a (deleted)"), Some(one));
+            let one = add(&mut table, identity, b"/bin/a");
+            let known = |path: &[u8]| table.known(FileKey::of(identity, path)) == Some(one);
+            assert_eq!(known(b"/bin/b"), is_one, "{identity:?}");
+            assert!(known(b"/bin/a (deleted)"));
         }
     }
 

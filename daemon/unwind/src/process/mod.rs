@@ -28,7 +28,7 @@ use symbolize::files::{FileIdentity, FileSeen, RELATIVES};
 use symbolize::open;
 
 pub use file_table::FILES_MAX;
-use file_table::FileTable;
+use file_table::{FileKey, FileTable};
 pub use jitdump::{DUMPS_MAX, DumpSeen, ProcessInstance};
 
 /// Processes known at once. Linux allows 4 million pids; hosts have thousands. Beyond the bound new
@@ -69,9 +69,6 @@ const EXITING_MAX: Duration = Duration::from_secs(10);
 /// oldest are forgotten sooner; who still has a sample then is counted as unannounced.
 const EXITING_PROCESSES_MAX: usize = 16_384;
 
-/// How often their number is looked at.
-const REUSABLE_RETRY: Duration = Duration::from_secs(60);
-
 /// Files of one process that are announced before they have samples. Unit: files. Large desktop
 /// programs map some hundred. Half of the queue of `fp-files`: a process that maps files by the
 /// thousand leaves room for all others, and its own files are announced when they have samples.
@@ -87,9 +84,6 @@ const LOOK_OVER_AGAIN: Duration = Duration::from_secs(1);
 /// Most mapped jitdumps of all processes that were not reported to `fp-jit` yet, at the start of
 /// the daemon or in one drain. Unit: files.
 const DUMPS_UNTOLD_MAX: usize = 256;
-
-/// Build ids are 20 bytes at most (SHA-1); longer ones are cut by the kernel.
-const BUILD_ID_BYTES: usize = 20;
 
 /// A process of one lifetime and one executable.
 pub struct Process {
@@ -467,15 +461,8 @@ impl ProcessTable {
     /// A process has a new executable mapping.
     pub fn mmap(&mut self, mmap: &Mmap<'_>, time: MonotonicTime) {
         let identity = match mmap.file {
-            MapFile::BuildId(id) if !id.is_empty() && id.len() <= BUILD_ID_BYTES => {
-                let mut bytes = [0; BUILD_ID_BYTES];
-                bytes[..id.len()].copy_from_slice(id);
-                Some(FileIdentity::BuildId {
-                    bytes,
-                    len: id.len() as u8,
-                })
-            }
-            MapFile::BuildId(_) | MapFile::Inode { inode: 0, .. } => None,
+            MapFile::BuildId(id) => FileIdentity::build_id(id),
+            MapFile::Inode { inode: 0, .. } => None,
             MapFile::Inode {
                 major,
                 minor,
@@ -729,10 +716,7 @@ impl ProcessTable {
                 processes.remove(&pid);
             }
         }
-        if before >= self.reusable_retry {
-            self.reusable_retry = before.plus(REUSABLE_RETRY);
-            self.forget_reusable_files();
-        }
+        self.forget_reusable_files(before);
     }
 
     /// Number of processes known.

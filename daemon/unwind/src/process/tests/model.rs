@@ -243,8 +243,9 @@ impl World {
         let known = known.map(|process| {
             let mapped = process.space().find(Avma(0x1800));
             let file = mapped.and_then(|mapping| mapping.backing.file());
-            let is_program =
-                |inode: &u64| file.is_some() && table.files.known(program(*inode), b"") == file;
+            let is_program = |inode: &u64| {
+                file.is_some() && table.files.known(FileKey::of(program(*inode), b"")) == file
+            };
             let threads = process.threads.iter();
             let runs = Runs {
                 name: number(process.comm),
