@@ -128,6 +128,20 @@ pub struct Found {
     pub debug: Option<Image>,
 }
 
+impl Found {
+    /// A file without content now.
+    fn without(path: Arc<[u8]>, identity: FileIdentity, reason: UnnamedReason) -> Found {
+        Found {
+            path,
+            identity,
+            image: Err(reason),
+            content: None,
+            build_id: Arc::default(),
+            debug: None,
+        }
+    }
+}
+
 struct Known {
     found: Found,
     used: u64,
@@ -248,18 +262,8 @@ impl FileStore {
         };
         if tried.is_none() {
             bump(&self.counters.files_late);
-            let image = Err(UnnamedReason::FileUnreadable);
-            self.put_unless_open(
-                id,
-                Found {
-                    path,
-                    identity,
-                    image,
-                    content: None,
-                    build_id: Arc::default(),
-                    debug: None,
-                },
-            );
+            let found = Found::without(path, identity, UnnamedReason::FileUnreadable);
+            self.put_unless_open(id, found);
         }
         self.count_done();
         tried.unwrap_or(false)
@@ -431,14 +435,7 @@ impl FileStore {
                 known.used = table.clock;
                 known.found.clone()
             }
-            None => Found {
-                path: Arc::default(),
-                identity: FileIdentity::Path,
-                image: Err(UnnamedReason::Limit),
-                content: None,
-                build_id: Arc::default(),
-                debug: None,
-            },
+            None => Found::without(Arc::default(), FileIdentity::Path, UnnamedReason::Limit),
         }
     }
 

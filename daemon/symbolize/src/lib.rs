@@ -238,13 +238,11 @@ impl Symbolizer {
             None => self.options.cache_bytes,
         };
         let found = self.store.get(id);
-        let content = match (found.content, &found.image) {
-            (Some(content), _) => content,
-            (None, image) => {
-                let reason = image.as_ref().err().copied();
-                let reason = reason.unwrap_or(UnnamedReason::FileUnreadable);
-                return self.no_names(&found, reason, offsets, dict, out);
-            }
+        let Some(content) = found.content else {
+            // It was never opened.
+            let reason = found.image.as_ref().err().copied();
+            let reason = reason.unwrap_or(UnnamedReason::FileUnreadable);
+            return self.no_names(&found, reason, offsets, dict, out);
         };
         self.ask_for_symbols(content);
         if !self.files.contains_key(&content) {
