@@ -32,7 +32,7 @@ use crate::store::{
     Exact, HostKey, HostRecord, LabelSet, PROFILE_TYPE, Resolution, Scope, Step, StoreError,
     StoreQueries, TimeRange, is_captured,
 };
-use hashbrown::HashMap;
+use hashbrown::{HashMap, HashSet};
 use index::{Index, Indexes, Row};
 use profile::text::with_causes;
 use profile::{
@@ -488,11 +488,14 @@ impl WindowSource for Source {
             steps: vec![Step::default(); axis.steps],
         };
         let (range, all) = (scope.range, Selector::default());
+        // A host that was captured several times in a step is one of its hosts.
+        let mut known: HashSet<(usize, String)> = HashSet::new();
         self.each_index(scope, budget, |of, (index, selector), budget| {
-            let hosts = index.hosts(range, selector).len() as u64;
-            if hosts == 0 {
+            let hosts = index.hosts(range, selector);
+            if hosts.is_empty() {
                 return Ok(());
             }
+            let told_apart = hosts.len() as u64;
             sums.units.add(&index.unit)?;
             for row in index.rows(range, selector) {
                 let labels = self.kept_labels(of, row, group_by);
@@ -522,18 +525,22 @@ impl WindowSource for Source {
                     touched.insert(*at);
                 }
             }
-            let mut before = None;
             for at in touched {
                 let number = axis.step_of(at);
                 let ran = at.saturating_add(WINDOW_NS as i64).min(of.span.end_unix_ns);
                 let ran = ran.abs_diff(at.max(of.span.start_unix_ns));
                 if let Some(step) = sums.steps.get_mut(number) {
-                    step.covered_ns = step.covered_ns.saturating_add(ran.saturating_mul(hosts));
-                    if before != Some(number) {
-                        step.hosts = step.hosts.saturating_add(hosts);
+                    let all_ran = ran.saturating_mul(told_apart);
+                    step.covered_ns = step.covered_ns.saturating_add(all_ran);
+                    for host in &hosts {
+                        let host = (number, (*host).to_owned());
+                        if !known.contains(&host) {
+                            budget.hold(size_of_val(&host) + host.1.len())?;
+                            known.insert(host);
+                            step.hosts += 1;
+                        }
                     }
                 }
-                before = Some(number);
             }
             Ok(())
         })?;

@@ -258,6 +258,22 @@ async fn parts_of_a_range_add_up_to_all_of_it_in_every_answer() {
 }
 
 #[tokio::test]
+async fn a_host_that_was_captured_twice_in_a_step_is_one_host_of_it() {
+    let stage = Stage::set().await;
+    stage.keep(&Capture::waits(1, 100, &[("main", 40)]));
+    stage.keep(&Capture::waits(2, 120, &[("main", 40)]));
+    let of = Capture::waits(3, 120, &[("main", 40)]);
+    stage.keep(&Capture {
+        namespace: "other",
+        ..of
+    });
+    let store = stage.of(&Caller::local(), WAITS);
+    let series = store.series(&scope((0, 300), ""), &[], 300 * SECOND as u64, &limits());
+    let step = &series.expect("a series").data.steps[0];
+    assert_eq!((step.hosts, step.covered_ns), (2, 30 * SECOND as u64));
+}
+
+#[tokio::test]
 async fn labels_select_and_group_without_stacks_and_with_them() {
     let stage = Stage::set().await;
     for (id, namespace) in [(1, "a"), (2, "b")] {
