@@ -76,7 +76,7 @@ impl Asking<'_> {
         match self.of {
             Of::Agents => {}
             Of::Type(of) => return Ok([of.clone()].into()),
-            Of::Senders(types) => return Ok(types.iter().cloned().collect()),
+            Of::Types(types) => return Ok(types.iter().cloned().collect()),
         }
         let units = self.queries.units(self.store, range, self.limits)?;
         Ok(units
@@ -90,7 +90,7 @@ impl Asking<'_> {
         match self.of {
             Of::Agents => of.is_of(unit),
             Of::Type(own) => own == of && unit::base(unit).0 == of.weighed_in(),
-            Of::Senders(_) => false,
+            Of::Types(_) => false,
         }
     }
 
@@ -108,7 +108,7 @@ impl Asking<'_> {
         taken: &[ProfileType],
     ) -> Result<Vec<Scope>, Failed> {
         match self.of {
-            Of::Senders(all) if all.len() != taken.len() => {
+            Of::Types(all) if all.len() != taken.len() => {
                 self.scopes_by_unit(range, selector, taken)
             }
             _ => {
@@ -125,7 +125,7 @@ impl Asking<'_> {
         selector: &Selector,
         taken: &[ProfileType],
     ) -> Result<Vec<Scope>, Failed> {
-        let Of::Senders(_) = self.of else {
+        let Of::Types(_) = self.of else {
             return self.scopes(range, selector, taken);
         };
         // As many at once as a pattern has room for, each escaped and with its separator.
@@ -163,7 +163,7 @@ impl Asking<'_> {
         // Captures need not tell hosts apart.
         let label = match self.of {
             Of::Agents => key::HOST,
-            Of::Type(_) | Of::Senders(_) => PROFILE_TYPE,
+            Of::Type(_) | Of::Types(_) => PROFILE_TYPE,
         };
         let found = self.store.label_values(scope, label, "", 1, self.limits)?;
         Ok(!found.0.is_empty())
@@ -179,7 +179,7 @@ impl Asking<'_> {
         let mut with: BTreeSet<String> = BTreeSet::new();
         for scope in self.scopes(range, selector, taken)? {
             match self.of {
-                Of::Senders(_) => with.extend(self.values(&scope, PROFILE_TYPE)?),
+                Of::Types(_) => with.extend(self.values(&scope, PROFILE_TYPE)?),
                 Of::Agents | Of::Type(_) if self.has_any(&scope)? => return Ok(taken.to_vec()),
                 Of::Agents | Of::Type(_) => {}
             }
@@ -242,7 +242,7 @@ impl Asking<'_> {
             }
         };
         // Of all senders, only sums say which type has which labels, each of one type.
-        let by_type = matches!(self.of, Of::Senders(_));
+        let by_type = matches!(self.of, Of::Types(_));
         let tells_type = names.iter().any(|name| is_of_type(name));
         if own.is_empty() && by_service && !(by_type && tells_type) {
             for service in self.services(of, range, taken)? {

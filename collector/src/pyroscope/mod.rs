@@ -54,7 +54,7 @@ enum Of {
     /// A type of other senders, or of captures.
     Type(ProfileType),
     /// All of these types of other senders, or of captures, for lists of labels.
-    Senders(Arc<[ProfileType]>),
+    Types(Arc<[ProfileType]>),
 }
 
 /// The queries as a server of gRPC.
@@ -119,7 +119,7 @@ impl Pyroscope {
         Some(Pyroscope {
             queries: self.queries.of_captures()?,
             service_labels: self.service_labels.clone(),
-            of: Of::Senders(types),
+            of: Of::Types(types),
         })
     }
 
@@ -128,7 +128,7 @@ impl Pyroscope {
         Pyroscope {
             queries: self.queries.of_senders(),
             service_labels: Arc::new([selection::SERVICE_NAME.to_owned()]),
-            of: Of::Senders(types),
+            of: Of::Types(types),
         }
     }
 
