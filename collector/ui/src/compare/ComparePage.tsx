@@ -29,7 +29,9 @@ import { baselineRange } from './sides';
 import { Verdict } from './Verdict';
 
 /** Rows that are no label's values. */
-const OF_STACKS = ['function', 'module'] as const;
+const OF_STACKS: readonly string[] = ['function', 'module'];
+
+const isOfStacks = (by: string) => OF_STACKS.includes(by);
 
 /** Label by which sides are compared as a whole where rows are functions. */
 const ANY_LABEL = 'unit';
@@ -80,13 +82,13 @@ function Compared(props: PageProps & { beforeRange: Range }) {
     changesOf(await diff(before, selection, 'module', signal)),
   );
   // As a whole and by label, from the kernel's accounts, which frame filters do not reach.
-  const label = by === 'function' || by === 'module' || by === 'host' ? ANY_LABEL : by;
+  const label = isOfStacks(by) || by === 'host' ? ANY_LABEL : by;
   const whole = useQuery(filters.length || selection.type ? undefined : `compared ${label}\n${bothKey}`, (signal) =>
     compared(before, selection, label, signal),
   );
-  // What other senders sent has no accounts: values of labels are compared by their means.
-  const isOfSenders = selection.type && !filters.length && !(OF_STACKS as readonly string[]).includes(by);
-  const lines = useQuery(isOfSenders ? `lines by ${by}\n${bothKey}` : undefined, async (signal) => {
+  // Other types have no accounts: values of labels are compared by their means.
+  const byMeans = selection.type && !filters.length && !isOfStacks(by);
+  const lines = useQuery(byMeans ? `lines by ${by}\n${bothKey}` : undefined, async (signal) => {
     const of = async (side: Selection) => chartOf(await series(side, by, signal, ROWS_MAX), by, props.now());
     const [was, is] = await Promise.all([of(before), of(selection)]);
     return { before: was, after: is };
@@ -235,11 +237,10 @@ function Table(props: TableProps) {
   const { by, rates, unit } = props;
   const { filters } = useSelectionState('filters');
   const { compare } = useDisplayState('compare');
-  const ofStacks = (OF_STACKS as readonly string[]).includes(by);
   return (
     <section class="compare-table" aria-label="What changed">
       <ChangesBy labels={props.labels} by={by} />
-      {ofStacks ? (
+      {isOfStacks(by) ? (
         <Answer query={by === 'module' ? props.modules : props.changes} what="the table of changes">
           {(changes) => <DiffTable changes={changes} by={by} rates={rates} unit={unit} />}
         </Answer>
@@ -255,7 +256,6 @@ function Table(props: TableProps) {
               by={by}
               inCores={compare !== 'share'}
               unit={unit}
-              accounted={undefined}
               onChoose={(value) => narrow(by, value)}
             />
           )}

@@ -86,17 +86,18 @@ export function LabelTable(props: {
   rows: readonly Shown[];
   by: string;
   inCores: boolean;
-  /** Absent: of CPU time. */
+  /** Of another type, whose means have no known error; absent: of CPU time. */
   unit?: string;
-  /** False: from samples. Undefined: from what senders sent, of which no error is known. */
-  accounted: boolean | undefined;
+  /** CPU time is from the kernel's accounts; else it is from samples. */
+  accounted?: boolean;
   leftOut: number;
   /** Compares only what has a value. */
   onChoose: (value: string) => void;
 }) {
+  const isCpu = props.unit === undefined;
   return (
     <section class="top" aria-label="Table of changes">
-      {props.accounted === false && (
+      {isCpu && !props.accounted && (
         <ul class="diff-notes">
           <li>from samples: the kernel’s accounting does not have the labels of these selections</li>
         </ul>
@@ -106,9 +107,9 @@ export function LabelTable(props: {
         by={props.by}
         inCores={props.inCores}
         unit={props.unit ?? 'nanoseconds'}
-        sure={props.accounted === undefined ? undefined : true}
-        what={props.unit === undefined ? 'CPU time' : format.measure()}
-        error={props.accounted === undefined ? UNJUDGED : ACCOUNTS}
+        sure={isCpu || undefined}
+        what={isCpu ? 'CPU time' : format.measure()}
+        error={isCpu ? ACCOUNTS : UNJUDGED}
         rate=""
         leftOut={props.leftOut}
         onChoose={props.onChoose}
