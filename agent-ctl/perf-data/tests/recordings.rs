@@ -7,7 +7,7 @@
 use perf_data::Options;
 use profile::formats::Import;
 use profile::{Profile, key};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
@@ -210,8 +210,10 @@ fn a_pipe_has_the_same_functions_needs_root() {
         ..recording
     };
     let stacks = of_main(&ours(&piped.import().profile));
-    let names: Vec<&str> = stacks.keys().map(|stack| stack[0].as_str()).collect();
-    assert_eq!(names, ["spend_seventy", "spend_ten", "spend_twenty"]);
+    // A chain of frame pointers misses the caller of a function that has just started.
+    let names: BTreeSet<&str> = stacks.keys().map(|stack| stack[0].as_str()).collect();
+    let expected = ["spend_seventy", "spend_ten", "spend_twenty"];
+    assert_eq!(names, BTreeSet::from(expected));
 }
 
 #[test]
