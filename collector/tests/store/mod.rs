@@ -201,6 +201,7 @@ macro_rules! suite {
                     a_host_without_windows_has_no_data;
                 quality: a_gap_is_what_the_agent_gave_up, a_gap_is_where_windows_are_absent,
                     a_reboot_is_no_gap, hosts_alive_are_those_before_and_after,
+                    a_host_is_alive_under_the_labels_that_it_has,
                     unmeasured_windows_are_counted, sampling_quality_is_added_up,
                     gaps_are_of_the_selected_hosts;
                 limits: too_many_stacks_are_folded_into_their_callers, a_cancelled_query_gives_up,

@@ -6,7 +6,7 @@
 //! gap has one span and one run of numbers.
 
 use super::codec::{Corrupt, Reader, encode_bytes, encode_signed, encode_u64};
-use super::host_state::{HostState, decode_labels, encode_labels};
+use super::host_state::{HostState, LABEL_SETS_MAX, decode_labels, encode_labels};
 use super::meta::WindowMeta;
 use super::sequence_set::SequenceSet;
 use crate::store::query::ABSENT_NS_MIN;
@@ -26,37 +26,41 @@ const RUNS_MAX: usize = 4096;
 /// every profile. Those of an hour at one in fifteen seconds.
 const SERIES_MAX: usize = 256;
 
-/// Most label sets stored of a boot; beyond it the ones seen first are forgotten. The labels of a
-/// complete host change when somebody sets others.
-const LABEL_SETS_MAX: usize = 8;
-
 /// One boot of one host.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub struct Boot {
     /// Numbers of its windows.
     pub seen: SequenceSet,
-    /// Labels of the complete host.
-    pub labels: Vec<LabelSet>,
-    /// Start of the last window.
-    pub last_start: i64,
-    /// When windows are there: ordered, and joined where nothing is missing between them.
-    spans: VecDeque<(i64, i64)>,
+    /// One for each label set of the complete host, the one that was added to last at the end.
+    pub by_labels: Vec<LabelSpans>,
 }
 
 impl Boot {
     fn add(&mut self, labels: &LabelSet, (start, end): (i64, i64), last_start: i64) {
-        if self.labels.last() != Some(labels) {
-            self.labels.retain(|known| known != labels);
-            if self.labels.len() == LABEL_SETS_MAX {
-                self.labels.remove(0);
-            }
-            self.labels.push(labels.clone());
+        if self
+            .by_labels
+            .last()
+            .is_none_or(|last| last.labels != *labels)
+        {
+            let known = self.by_labels.iter().position(|of| of.labels == *labels);
+            let under = match known {
+                Some(at) => self.by_labels.remove(at),
+                None => LabelSpans::new(labels.clone()),
+            };
+            self.by_labels.push(under);
         }
-        self.last_start = match self.spans.is_empty() {
-            true => last_start,
-            false => self.last_start.max(last_start),
-        };
-        self.cover(start, end);
+        if let Some(under) = self.by_labels.last_mut() {
+            under.last_start = under.last_start.max(last_start);
+            under.cover(start, end);
+        }
+        if self.by_labels.len() > LABEL_SETS_MAX {
+            let oldest = self.by_labels.remove(0);
+            let next = &mut self.by_labels[0];
+            next.last_start = next.last_start.max(oldest.last_start);
+            for (start, end) in oldest.spans {
+                next.cover(start, end);
+            }
+        }
     }
 
     /// Forgets what is too old of a boot of this key.
@@ -67,10 +71,48 @@ impl Boot {
         // Whoever sends for many processes under the same labels sends in any order: what is not
         // known any more is better counted again than lost.
         self.seen.forget_runs(SERIES_MAX);
-        while self.spans.len() > SERIES_MAX
-            && let Some(oldest) = self.spans.pop_front()
-        {
-            self.spans[0].0 = oldest.0;
+        for under in &mut self.by_labels {
+            under.keep_spans(SERIES_MAX);
+        }
+    }
+
+    fn cut(&mut self, from: i64, to: i64) {
+        for under in &mut self.by_labels {
+            under.cut(from, to);
+        }
+        self.by_labels.retain(|under| !under.spans.is_empty());
+    }
+
+    /// Start of the first window.
+    pub fn first_start(&self) -> i64 {
+        let starts = self.by_labels.iter().map(LabelSpans::first_start);
+        starts.min().unwrap_or(i64::MAX)
+    }
+
+    /// End of the last window.
+    pub fn last_end(&self) -> i64 {
+        let ends = self.by_labels.iter().map(LabelSpans::last_end);
+        ends.max().unwrap_or(i64::MIN)
+    }
+}
+
+/// When a boot has windows under one label set of the complete host.
+#[derive(Debug, PartialEq, Eq)]
+pub struct LabelSpans {
+    /// Labels of the complete host.
+    pub labels: LabelSet,
+    /// Start of the last window.
+    pub last_start: i64,
+    /// When windows are there: ordered, and joined where nothing is missing between them.
+    spans: VecDeque<(i64, i64)>,
+}
+
+impl LabelSpans {
+    fn new(labels: LabelSet) -> LabelSpans {
+        LabelSpans {
+            labels,
+            last_start: i64::MIN,
+            spans: VecDeque::new(),
         }
     }
 
@@ -92,7 +134,12 @@ impl Boot {
             self.spans[first] = (start, end);
             self.spans.drain(first + 1..after);
         }
-        if self.spans.len() > SPANS_MAX
+        self.keep_spans(SPANS_MAX);
+    }
+
+    /// Joins the oldest spans until only so many are left.
+    fn keep_spans(&mut self, most: usize) {
+        while self.spans.len() > most
             && let Some(oldest) = self.spans.pop_front()
         {
             self.spans[0].0 = oldest.0;
@@ -116,11 +163,6 @@ impl Boot {
     /// End of the last window.
     pub fn last_end(&self) -> i64 {
         self.spans.back().map_or(i64::MIN, |span| span.1)
-    }
-
-    /// True when windows, or a time between windows, lie in `[from, to)`.
-    pub fn meets(&self, from: i64, to: i64) -> bool {
-        self.first_start() < to && self.last_end() > from
     }
 
     /// What is nearest before and after the partitions from `from` to `to`, in which the boot
@@ -167,8 +209,9 @@ impl HostIndex {
     pub fn add_state(&mut self, host: &HostKey, state: &HostState) {
         let boot = self.boots.entry_ref(host).or_default();
         boot.seen.merge(&state.seen);
-        let span = (state.first_start, state.last_end);
-        boot.add(&state.labels, span, state.last_start);
+        for of in &state.by_labels {
+            boot.add(&of.labels, (of.first_start, of.last_end), of.last_start);
+        }
         boot.bound(host);
     }
 
@@ -178,7 +221,7 @@ impl HostIndex {
     pub fn cut(&mut self, from: i64, to: i64) {
         self.boots.retain(|_, boot| {
             boot.cut(from, to);
-            !boot.spans.is_empty()
+            !boot.by_labels.is_empty()
         });
     }
 
@@ -188,16 +231,16 @@ impl HostIndex {
         for (host, boot) in &self.boots {
             encode_bytes(out, host.host_id.as_bytes());
             out.extend_from_slice(&host.boot_id);
-            encode_u64(out, boot.labels.len() as u64);
-            boot.labels
-                .iter()
-                .for_each(|labels| encode_labels(out, labels));
             boot.seen.encode(out);
-            encode_signed(out, boot.last_start);
-            encode_u64(out, boot.spans.len() as u64);
-            for &(start, end) in &boot.spans {
-                encode_signed(out, start);
-                encode_signed(out, end);
+            encode_u64(out, boot.by_labels.len() as u64);
+            for under in &boot.by_labels {
+                encode_labels(out, &under.labels);
+                encode_signed(out, under.last_start);
+                encode_u64(out, under.spans.len() as u64);
+                for &(start, end) in &under.spans {
+                    encode_signed(out, start);
+                    encode_signed(out, end);
+                }
             }
         }
     }
@@ -210,22 +253,22 @@ impl HostIndex {
                 host_id: input.decode_str()?.to_owned(),
                 boot_id: input.decode_16()?,
             };
-            let labels: Result<Vec<_>, _> = (0..input.decode_count()?)
-                .map(|_| decode_labels(input))
-                .collect();
             let mut boot = Boot {
-                labels: labels?,
                 seen: SequenceSet::decode(input)?,
-                last_start: input.decode_signed()?,
-                spans: VecDeque::new(),
+                by_labels: Vec::new(),
             };
             for _ in 0..input.decode_count()? {
-                let span = (input.decode_signed()?, input.decode_signed()?);
-                let after = boot.spans.back().is_none_or(|before| before.1 < span.0);
-                if !after || span.0 >= span.1 {
-                    return Err(Corrupt("times of a boot are out of order"));
+                let mut under = LabelSpans::new(decode_labels(input)?);
+                under.last_start = input.decode_signed()?;
+                for _ in 0..input.decode_count()? {
+                    let span = (input.decode_signed()?, input.decode_signed()?);
+                    let after = under.spans.back().is_none_or(|before| before.1 < span.0);
+                    if !after || span.0 >= span.1 {
+                        return Err(Corrupt("times of a boot are out of order"));
+                    }
+                    under.spans.push_back(span);
                 }
-                boot.spans.push_back(span);
+                boot.by_labels.push(under);
             }
             index.boots.insert(host, boot);
         }
@@ -254,7 +297,7 @@ mod tests {
     }
 
     fn check_spans(boot: &Boot, expected: &[(i64, i64)]) {
-        let spans = boot.spans.iter();
+        let spans = boot.by_labels.iter().flat_map(|of| &of.spans);
         let spans: Vec<_> = spans
             .map(|span| (span.0 / SECOND, span.1 / SECOND))
             .collect();
@@ -271,6 +314,30 @@ mod tests {
     }
 
     #[test]
+    fn labels_that_changed_do_not_stand_for_the_time_after() {
+        let mut boot = Boot::default();
+        let of = |team: &str| LabelSet::new([("team".to_owned(), team.to_owned())]);
+        for (team, at) in [("a", 0), ("a", 10), ("b", 20), ("b", 30)] {
+            boot.add(&of(team), (at, at + 10), at);
+        }
+        let times = boot.by_labels.iter();
+        let times = times.map(|of| (of.first_start(), of.last_start, of.last_end()));
+        assert_eq!(times.collect::<Vec<_>>(), [(0, 10, 20), (20, 30, 40)]);
+        assert_eq!((boot.first_start(), boot.last_end()), (0, 40));
+    }
+
+    #[test]
+    fn label_sets_of_a_boot_are_bounded() {
+        let mut boot = Boot::default();
+        for at in 0..2 * LABEL_SETS_MAX {
+            let labels = LabelSet::new([("at".to_owned(), at.to_string())]);
+            boot.add(&labels, (at as i64, at as i64 + 1), at as i64);
+        }
+        assert_eq!(boot.by_labels.len(), LABEL_SETS_MAX);
+        assert_eq!(boot.first_start(), 0);
+    }
+
+    #[test]
     fn what_is_written_is_read() {
         let mut index = HostIndex::default();
         for (host, spans) in [("a", &[(0, 10), (30, 40)][..]), ("b", &[(-5, 5)])] {
@@ -280,7 +347,8 @@ mod tests {
             };
             let mut boot = boot(spans);
             boot.seen.insert(u64::MAX);
-            boot.labels = vec![LabelSet::new([("host".to_owned(), host.to_owned())])];
+            let labels = LabelSet::new([("host".to_owned(), host.to_owned())]);
+            boot.add(&labels, (5, 6), 5);
             index.boots.insert(key, boot);
         }
         let mut bytes = Vec::new();
@@ -293,11 +361,12 @@ mod tests {
 
     #[test]
     fn a_year_of_interruptions_is_bounded() {
-        let mut boot = Boot::default();
+        let mut under = LabelSpans::new(LabelSet::default());
         for at in 0..SPANS_MAX as i64 + 100 {
-            boot.cover(at * 20 * SECOND, at * 20 * SECOND + SECOND);
+            under.cover(at * 20 * SECOND, at * 20 * SECOND + SECOND);
         }
-        assert_eq!((boot.spans.len(), boot.first_start()), (SPANS_MAX, 0));
+        let kept = (under.spans.len(), under.first_start());
+        assert_eq!(kept, (SPANS_MAX, 0));
     }
 
     #[test]
@@ -311,7 +380,9 @@ mod tests {
 
     fn check_around(boot: &Boot, own: Option<(i64, i64)>, expected: &[(i64, i64)]) {
         let own = own.map(|(from, to)| (from * SECOND, to * SECOND));
-        let around = boot.around((100 * SECOND, 200 * SECOND), own).into_iter();
+        let under = &boot.by_labels[0];
+        let around = under.around((100 * SECOND, 200 * SECOND), own);
+        let around = around.into_iter();
         let around: Vec<_> = around
             .map(|span| (span.0 / SECOND, span.1 / SECOND))
             .collect();

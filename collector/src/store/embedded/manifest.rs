@@ -21,7 +21,7 @@ use std::sync::atomic::Ordering;
 use std::sync::{Arc, RwLock};
 
 /// Format of the file; others are not read.
-const VERSION: u64 = 2;
+const VERSION: u64 = 3;
 
 /// A partition written to so shortly before the manifest is read again at the next start: a later
 /// change may have left its file with the same time and size. Unit: nanoseconds; clocks of file

@@ -523,7 +523,7 @@ impl Partition {
         hosts
             .states
             .entry_ref(host)
-            .or_insert_with(|| HostState::new(labels))
+            .or_default()
             .note(labels, window);
     }
 

@@ -91,6 +91,25 @@ pub fn hosts_alive_are_those_before_and_after(_: &dyn Engine, place: Box<dyn Pla
     );
 }
 
+pub fn a_host_is_alive_under_the_labels_that_it_has(_: &dyn Engine, place: Box<dyn Place>) {
+    let store = Fresh::of(place);
+    let of = |team: &str, sequence, start| {
+        let labels = format!("team={team}");
+        Draft::new("moved", sequence, start)
+            .lasting(600)
+            .row(&labels, "f", 1)
+    };
+    store_all(&*store, &[of("old", 1, -600), of("new", 2, 600)]);
+    for (selector, alive) in [("", 1), ("host=moved", 1), ("team=old", 0), ("team=new", 0)] {
+        let quality = first_ten_minutes(&*store, selector).quality;
+        assert_eq!(
+            (quality.hosts, quality.hosts_alive),
+            (0, alive),
+            "{selector}"
+        );
+    }
+}
+
 pub fn gaps_are_of_the_selected_hosts(_: &dyn Engine, place: Box<dyn Place>) {
     let store = Fresh::of(place);
     let mut drafts = Vec::new();

@@ -3,6 +3,7 @@
 use super::super::chunk_slice::ChunkSlice;
 use super::super::codec::{Corrupt, Reader, SectionReader};
 use super::super::dict::Dict;
+use super::super::host_index::LabelSpans;
 use super::super::meta::{Summary, WindowMeta};
 use super::super::partition::{Facts, Partition, View};
 use super::super::reader::StoreReader;
@@ -215,17 +216,25 @@ fn add_around(
         }
         let limits = budget.limits;
         let takes = |labels| host_is_selected(selector, labels) && limits.tells_of(labels);
-        if !boot.meets(range.start_unix_ns, range.end_unix_ns) || !boot.labels.iter().any(takes) {
+        let seen = || boot.by_labels.iter().filter(|of| takes(&of.labels));
+        let first = seen().map(LabelSpans::first_start).min();
+        let last = seen().map(LabelSpans::last_end).max();
+        // Its windows, or a time between windows, lie in the range.
+        if first.is_none_or(|first| first >= range.end_unix_ns)
+            || last.is_none_or(|last| last <= range.start_unix_ns)
+        {
             continue;
         }
         budget.hold(HOST_BYTES)?;
         let of_host = fleet.hosts.entry_ref(key).or_default();
-        of_host.before |= boot.first_start() < range.start_unix_ns;
-        of_host.after |= boot.last_start >= range.end_unix_ns;
         let spans = &mut of_host.spans;
         let first = spans.iter().map(|span| span.0).min();
         let last = spans.iter().map(|span| span.1).max();
-        spans.extend(boot.around(bounds, first.zip(last)));
+        for under in seen() {
+            of_host.before |= under.first_start() < range.start_unix_ns;
+            of_host.after |= under.last_start >= range.end_unix_ns;
+            spans.extend(under.around(bounds, first.zip(last)));
+        }
     }
     Ok(())
 }
@@ -255,7 +264,7 @@ pub fn damaged(reader: &StoreReader, range: TimeRange) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::super::super::EmbeddedStore;
-    use super::super::super::host_state::HostState;
+    use super::super::super::host_state::{HostState, LabelTimes};
     use super::super::super::options::Options;
     use super::*;
     use crate::store::{Cancel, HostKey, Limits};
@@ -272,8 +281,15 @@ mod tests {
                 host_id: at.to_string(),
                 boot_id: [1; 16],
             };
-            let mut state = HostState::new(&LabelSet::default());
-            (state.first_start, state.last_start, state.last_end) = (0, 0, 10 * SECOND);
+            let state = HostState {
+                by_labels: vec![LabelTimes {
+                    labels: LabelSet::default(),
+                    first_start: 0,
+                    last_start: 0,
+                    last_end: 10 * SECOND,
+                }],
+                ..HostState::default()
+            };
             write(&store.catalog.host_index).add_state(&key, &state);
         }
         store

@@ -11,6 +11,7 @@ use super::super::chunk_slice::ends;
 use super::super::codec::{Reader, SectionReader};
 use super::super::dict::Dict;
 use super::super::file::FileError;
+use super::super::host_state::HostState;
 use super::super::meta::Presence;
 use super::super::partition::{Facts, Partition};
 use super::super::summaries::{decode_hosts, decode_parts};
@@ -34,10 +35,11 @@ impl HostLabels {
     /// Reads them for the hosts that a partition has windows of.
     pub fn of(partition: &Partition) -> Result<HostLabels, FileError> {
         let mut hosts: HashMap<String, Vec<String>> = HashMap::new();
-        for state in partition.all_hosts()?.states.values() {
-            let names = hosts.entry(state.labels.get(key::HOST).to_owned());
+        let of_boots = partition.all_hosts()?;
+        for labels in of_boots.states.values().filter_map(HostState::labels) {
+            let names = hosts.entry(labels.get(key::HOST).to_owned());
             let names = names.or_default();
-            names.extend(state.labels.iter().map(|(name, _)| name.to_owned()));
+            names.extend(labels.iter().map(|(name, _)| name.to_owned()));
         }
         Ok(HostLabels(hosts))
     }
