@@ -139,6 +139,7 @@ impl Drop for Jvm {
 fn attaching() -> Daemon {
     Daemon::with()
         .set("windows.length_s=1")
+        .set("jit.hotspot=false")
         .set("jit.hotspot_attach=true")
         .set("jit.hotspot_refresh_s=1")
         // A JVM that writes its map when the daemon is to end is waited for: longer where CPUs are
@@ -146,6 +147,14 @@ fn attaching() -> Daemon {
         .set("shutdown.grace_s=20")
         .start()
         .sampling()
+}
+
+/// One that does not look into JVMs.
+fn unread() -> Daemon {
+    let daemon = Daemon::with()
+        .set("windows.length_s=1")
+        .set("jit.hotspot=false");
+    daemon.start().sampling()
 }
 
 /// What the status says of a process, once that is as wanted.
@@ -173,10 +182,66 @@ fn wait_for_name(daemon: &Daemon, jvm: &Jvm, method: &str) {
     assert!(named.is_some(), "no `{method}`; log:\n{}", daemon.log());
 }
 
+/// Nearly all stacks of a JVM are complete and have names down to its first function.
+fn check_read(daemon: &Daemon, jvm: &Jvm) {
+    wait_for_name(daemon, jvm, "early");
+    let found = runtime(daemon, jvm.pid, |found| {
+        found.samples >= 200
+            && found.samples_complete * 100 >= found.samples * 95
+            && found.frames_named * 100 >= found.frames * 98
+    });
+    assert_eq!((&*found.runtime, &*found.source), ("hotspot", "structures"));
+    assert!(found.advice.is_empty(), "{found:#?}");
+    let pid = jvm.pid.to_string();
+    let all = daemon.client().everything();
+    let own = all.only(|sample| sample.label(profile::key::PID) == pid);
+    let whole = ["Hot.main", "Hot.early"];
+    let frames = own.frames();
+    for function in whole {
+        assert!(
+            frames.iter().any(|frame| frame.function == function),
+            "no {function}"
+        );
+    }
+    assert!(
+        !jvm.map.exists() && !jvm.socket.exists(),
+        "it was left alone"
+    );
+}
+
+#[test]
+fn a_jvm_that_nobody_prepared_has_complete_stacks_and_names_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let mut jvm = Jvm::start(&[]);
+    check_read(&daemon, &jvm);
+    jvm.go_on();
+    wait_for_name(&daemon, &jvm, "late");
+    daemon.stop();
+}
+
+#[test]
+fn functions_that_a_jvm_interprets_have_frames_of_their_own_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    check_read(&daemon, &Jvm::start(&["-Xint"]));
+    daemon.stop();
+}
+
+#[test]
+fn a_jvm_in_a_container_has_names_without_a_file_of_its_own_needs_root() {
+    let Some(_live) = live(NEEDS) else { return };
+    let dir = tempfile::tempdir().unwrap();
+    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let jvm = Jvm::contained(dir.path());
+    wait_for_name(&daemon, &jvm, "early");
+    daemon.stop();
+}
+
 #[test]
 fn a_jvm_without_names_is_told_of_with_what_to_do_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
-    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let daemon = unread();
     let jvm = Jvm::start(&[]);
     let found = runtime(&daemon, jvm.pid, |found| {
         found.samples >= 100 && !found.advice.is_empty()
@@ -185,13 +250,12 @@ fn a_jvm_without_names_is_told_of_with_what_to_do_needs_root() {
     assert_eq!((found.frames_named, &*found.reason), (0, "jit_no_map"));
     assert!(found.frames > 0 && found.asked.is_empty(), "{found:#?}");
     let remedies: Vec<&str> = found.advice.iter().map(|advice| &*advice.remedy).collect();
-    assert!(remedies[0].contains("jit.hotspot_attach"), "{remedies:?}");
     assert!(
-        remedies[0].contains(&format!("jcmd {} Compiler.perfmap", jvm.pid)),
+        remedies[0].contains("set jit.hotspot to true"),
         "{remedies:?}"
     );
     let told = daemon.ctl(&["doctor", "--burn", "100ms"]).text();
-    for word in ["Java (HotSpot)", "jit.hotspot_attach", "generated_code"] {
+    for word in ["Java (HotSpot)", "jit.hotspot", "generated_code"] {
         assert!(told.contains(word), "no `{word}`:\n{told}");
     }
     daemon.stop();
@@ -205,7 +269,7 @@ fn a_jvm_without_names_is_told_of_with_what_to_do_needs_root() {
 #[ignore = "takes long: make test-slow"]
 fn frame_pointers_are_advised_only_to_a_jvm_without_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
-    let daemon = Daemon::with().set("windows.length_s=1").start().sampling();
+    let daemon = unread();
     let (without, with) = (Jvm::start(&[]), Jvm::start(&["-XX:+PreserveFramePointer"]));
     let enough = |found: &RuntimeStatus| found.samples >= 200 && !found.advice.is_empty();
     let advised = |found: &RuntimeStatus| {
@@ -287,6 +351,7 @@ fn a_daemon_that_is_not_root_attaches_with_two_capabilities_needs_root() {
         .dir(dir.path())
         .program(&program)
         .set("windows.length_s=1")
+        .set("jit.hotspot=false")
         .set("jit.hotspot_attach=true")
         .through(&[user.as_slice(), &more].concat())
         .start()

@@ -332,6 +332,17 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.jit.jitdumps, &v),
     },
     Key {
+        path: "jit.hotspot",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Read the structures that JVMs publish of themselves (OpenJDK): their stacks are \
+              complete and their functions named, interpreted ones too, without a flag, an agent \
+              or a restart.",
+        get: |c| Value::Bool(c.jit.hotspot),
+        put: |c, v| put_bool(&mut c.jit.hotspot, &v),
+    },
+    Key {
         path: "jit.perf_map_max_mib",
         kind: Kind::Int(1, 1024),
         unit: "MiB",

@@ -92,6 +92,8 @@ pub struct Jit {
     pub perf_maps: bool,
     /// Read the jitdumps that processes map.
     pub jitdumps: bool,
+    /// Read the structures of HotSpot.
+    pub hotspot: bool,
     /// Largest map read, MiB.
     pub perf_map_max_mib: u32,
     /// Have HotSpot write its map.
@@ -297,6 +299,7 @@ impl Default for Jit {
         Jit {
             perf_maps: true,
             jitdumps: true,
+            hotspot: true,
             perf_map_max_mib: 64,
             hotspot_attach: false,
             hotspot_refresh_s: 60,

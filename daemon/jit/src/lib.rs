@@ -6,6 +6,8 @@
 //! namespace's root, and not older than the process, and what is read and kept of it is bounded. A
 //! perf map is looked up in the process's own root, under the pid that the process itself sees.
 //!
+//! A JVM's code is read from the JVM's own structures (`hotspot.rs`).
+//!
 //! The thread [`watch`] keeps the data up to date; other threads inform and query it by
 //! [`notice`]s. Its helpers have a [`reader`] for each process, which follows the files ([`tail`])
 //! and parses them ([`map`], [`dump`]). The result is [`code`], by address and time. The symbolizer
@@ -22,6 +24,7 @@ mod allowance;
 pub mod ask;
 pub mod code;
 pub mod dump;
+mod hotspot;
 mod inherited_map;
 pub mod lookup;
 pub mod map;

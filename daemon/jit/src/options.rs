@@ -7,6 +7,8 @@ pub struct Options {
     pub perf_maps: bool,
     /// False to read no jitdumps.
     pub jitdumps: bool,
+    /// False to leave the structures of JVMs alone.
+    pub hotspot: bool,
     /// Largest part of a perf map that is read, and most memory for one list of code, in bytes. All
     /// that is known takes [`ROOM_OF_MAPS`](crate::watch::ROOM_OF_MAPS) times as much at most.
     pub max_bytes: u64,
@@ -17,6 +19,7 @@ impl Default for Options {
         Options {
             perf_maps: true,
             jitdumps: true,
+            hotspot: true,
             max_bytes: 64 << 20,
         }
     }

@@ -8,6 +8,7 @@
 use super::allowance::Allowance;
 use super::code::{CodeLookup, CodeMap};
 use super::dump::{DumpCounts, DumpReader};
+use super::hotspot::HotSpot;
 use super::inherited_map;
 use super::map::MapReader;
 use super::options::Options;
@@ -70,6 +71,8 @@ pub struct GeneratedCode {
     pub listed: CodeMap,
     /// By its jitdumps, which have times.
     pub dumped: CodeMap,
+    /// By the structures of its runtime.
+    read: CodeMap,
     /// Why an address that is in neither has no name.
     pub reason: UnnamedReason,
 }
@@ -83,6 +86,7 @@ impl GeneratedCode {
             counted: 0,
             listed: CodeMap::new(bytes_max),
             dumped: CodeMap::new(bytes_max),
+            read: CodeMap::new(bytes_max),
             reason: UnnamedReason::JitNoMap,
         }
     }
@@ -99,9 +103,10 @@ impl GeneratedCode {
     fn make_room(&mut self, bytes_max: u64, beside: usize) {
         let room = self.room_beside(beside);
         let most = |list: &CodeMap| (list.heap_bytes() + room).min(bytes_max as usize);
-        let (listed, dumped) = (most(&self.listed), most(&self.dumped));
+        let (listed, dumped, read) = (most(&self.listed), most(&self.dumped), most(&self.read));
         self.listed.set_bytes_max(listed);
         self.dumped.set_bytes_max(dumped);
+        self.read.set_bytes_max(read);
     }
 
     /// Counts what is held, plus `beside` bytes. Returns the sum.
@@ -117,14 +122,32 @@ impl GeneratedCode {
         now
     }
 
-    /// The code at an address at a time.
+    /// What the structures of the runtime say.
+    pub fn runtime(&mut self) -> &mut CodeMap {
+        &mut self.read
+    }
+
+    /// The code at an address at a time. What the runtime has there comes before what it wrote to
+    /// its map some time before.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
         let found = match self.dumped.find(address, at) {
+            CodeLookup::Nothing => self.read.find(address, at),
+            found => return found,
+        };
+        let found = match found {
             CodeLookup::Nothing => self.listed.find(address, at),
             found => return found,
         };
         match found {
-            CodeLookup::Nothing => self.listed.soon(address, at, at.plus(LISTED_LATE_MAX)),
+            CodeLookup::Nothing => self.soon(address, at),
+            found => found,
+        }
+    }
+
+    fn soon(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
+        let by = at.plus(LISTED_LATE_MAX);
+        match self.read.soon(address, at, by) {
+            CodeLookup::Nothing => self.listed.soon(address, at, by),
             found => found,
         }
     }
@@ -137,19 +160,28 @@ impl GeneratedCode {
         until: MonotonicTime,
     ) -> Option<CodeLookup<'_>> {
         let found = match self.dumped.steady(address, from, until)? {
+            CodeLookup::Nothing => self.read.steady(address, from, until)?,
+            found => return Some(found),
+        };
+        let found = match found {
             CodeLookup::Nothing => self.listed.steady(address, from, until)?,
             found => return Some(found),
         };
         Some(match found {
-            CodeLookup::Nothing => self
-                .listed
-                .soon(address, until, until.plus(LISTED_LATE_MAX)),
+            CodeLookup::Nothing => self.soon(address, until),
             found => found,
         })
     }
 
     /// True when something lies at an address now.
     fn has(&self, address: u64) -> bool {
+        let now = MonotonicTime::now();
+        let is_there = |map: &CodeMap| !matches!(map.find(address, now), CodeLookup::Nothing);
+        is_there(&self.read) || self.is_in_files(address)
+    }
+
+    /// True when something lies at an address now according to a map or a jitdump.
+    pub fn is_in_files(&self, address: u64) -> bool {
         let now = MonotonicTime::now();
         let is_there = |map: &CodeMap| !matches!(map.find(address, now), CodeLookup::Nothing);
         is_there(&self.dumped) || is_there(&self.listed)
@@ -166,12 +198,13 @@ impl GeneratedCode {
 
     /// Memory held, in bytes, about.
     pub fn heap_bytes(&self) -> usize {
-        self.listed.heap_bytes() + self.dumped.heap_bytes()
+        self.listed.heap_bytes() + self.dumped.heap_bytes() + self.read.heap_bytes()
     }
 
     fn forget_before(&mut self, time: MonotonicTime) {
         self.listed.forget_before(time);
         self.dumped.forget_before(time);
+        self.read.forget_before(time);
     }
 }
 
@@ -229,6 +262,7 @@ pub struct Reader {
     inherited_due: MonotonicTime,
     dumps: Vec<DumpFile>,
     rules: RulesBuilder,
+    hotspot: HotSpot,
     allowance: Allowance,
     /// Code refused and forgotten that was counted.
     counted: (u64, u64),
@@ -275,6 +309,7 @@ impl Reader {
             inherited_due: MonotonicTime(0),
             dumps: Vec::new(),
             rules: RulesBuilder::default(),
+            hotspot: HotSpot::default(),
             allowance: Allowance::new(BYTES_AT_ONCE, BYTES_PER_S),
             counted: (0, 0),
         }
@@ -299,6 +334,12 @@ impl Reader {
                 changed |= self.read_map(&mut budget, known, counters);
             }
         }
+        let more = self.options.hotspot && {
+            known.lock().make_room(self.options.max_bytes, 0);
+            let addresses = &request.addresses;
+            self.hotspot
+                .refresh(self.pid, addresses, known, &mut self.rules)
+        };
         // The lock is not held while files and memory are read.
         let asked = self
             .rules
@@ -318,7 +359,7 @@ impl Reader {
         self.count(&known, counters);
         ReadOutcome {
             unnamed,
-            behind: self.is_behind(),
+            behind: self.is_behind() || more,
             follows: self.map.is_some() || self.dumps.iter().any(|dump| !dump.is_done),
             bytes: known.count(self.heap_bytes()),
             read: allowed - budget,
@@ -537,12 +578,15 @@ impl Reader {
             newer + file.lines.heap_bytes()
         });
         let dumps = self.dumps.iter().map(|dump| dump.reader.heap_bytes());
-        map + dumps.sum::<usize>() + 2 * self.rules.heap_bytes()
+        let hotspot = self.hotspot.heap_bytes();
+        map + dumps.sum::<usize>() + 2 * self.rules.heap_bytes() + hotspot
     }
 
     fn count(&mut self, known: &GeneratedCode, counters: &SymbolCounters) {
-        let (listed, dumped) = (known.listed.dropped(), known.dumped.dropped());
-        let now = (listed.0 + dumped.0, listed.1 + dumped.1);
+        let lists = [&known.listed, &known.dumped, &known.read].map(CodeMap::dropped);
+        let now = lists
+            .iter()
+            .fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
         let (refused, forgotten) = self.counted;
         add(&counters.code_refused, now.0.saturating_sub(refused));
         add(&counters.code_forgotten, now.1.saturating_sub(forgotten));

@@ -138,6 +138,8 @@ pub struct RulesBuilder {
     arenas: Vec<Range<u64>>,
     beam: Beam,
     lent: Lent,
+    /// Code in which frames hold the method that they are of.
+    interpreter: Option<Range<u64>>,
     /// How often it was asked what is to be looked at, and whether the process is known to be no
     /// Python.
     asked: u64,
@@ -160,6 +162,20 @@ impl RulesBuilder {
             Ok(None) => {}
             Err(written::Senseless) => self.counts.senseless += 1,
         }
+    }
+
+    /// Adds code of which the rules are known.
+    pub fn describe(&mut self, range: Range<u64>, rows: &[(u32, Rule)]) {
+        self.unload(range.clone());
+        if self.put(range, rows) {
+            self.counts.taken += 1;
+        }
+    }
+
+    /// In this code, frames hold the method that they are of.
+    pub fn interpret(&mut self, interpreter: Option<Range<u64>>) {
+        self.changed |= self.interpreter != interpreter;
+        self.interpreter = interpreter;
     }
 
     /// Code came or went of which nothing is known.
@@ -313,7 +329,10 @@ impl RulesBuilder {
             Beam::Stacks(stacks) => Some(Arc::clone(stacks)),
             Beam::Unknown | Beam::No => None,
         };
-        Some(Arc::new(rules.with_beam(beam)))
+        let rules = rules
+            .with_beam(beam)
+            .with_interpreter(self.interpreter.clone());
+        Some(Arc::new(rules))
     }
 
     /// Counters since the last call.

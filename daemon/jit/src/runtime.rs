@@ -7,6 +7,7 @@
 
 pub mod switches;
 
+use super::hotspot::Layout;
 use super::perfdata;
 use super::target::{self, Target};
 use host::time::MonotonicTime;
@@ -104,6 +105,8 @@ pub struct Facts {
     pub version: Option<(u32, u32)>,
     /// True when it maps a jitdump.
     pub dump: bool,
+    /// True when it is a JVM whose structures can be read.
+    pub structures: bool,
     /// How it was started.
     pub settings: Settings,
 }
@@ -160,6 +163,7 @@ pub fn look_at(pid: u32, target: &Target) -> Facts {
         runtime,
         version: mapped.version,
         dump: mapped.dump,
+        structures: runtime == Runtime::HotSpot && matches!(Layout::look(pid), Ok(Some(_))),
         settings: Settings::of(runtime, &command, &environment, perf_data.as_deref()),
     }
 }

@@ -49,6 +49,7 @@ fn status(entry: &RuntimeEntry, jit: &Jit) -> wire::RuntimeStatus {
         source: match facts {
             _ if counts.named == 0 => "none".to_owned(),
             Some(facts) if facts.dump => "jitdump".to_owned(),
+            Some(facts) if is_read(facts, jit) => "structures".to_owned(),
             _ => "perf-map".to_owned(),
         },
         reason: match counts.reason {
@@ -86,9 +87,14 @@ fn advice(entry: &RuntimeEntry, jit: &Jit) -> Vec<wire::Advice> {
     }
     let cut = counts.samples.saturating_sub(counts.complete);
     if over(cut, counts.samples, CUT_MAX_PERCENT) {
-        list.extend(for_stacks(facts));
+        list.extend(for_stacks(facts, jit));
     }
     list
+}
+
+/// True for a JVM that needs no switch.
+fn is_read(facts: &Facts, jit: &Jit) -> bool {
+    jit.hotspot && facts.structures
 }
 
 fn told(message: impl Into<String>, remedy: impl Into<String>) -> wire::Advice {
@@ -100,6 +106,10 @@ fn told(message: impl Into<String>, remedy: impl Into<String>) -> wire::Advice {
 
 /// Why code has no names and which switch gives them.
 fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
+    // Code that was gone when it was asked for, as of a class that was unloaded.
+    if is_read(facts, jit) {
+        return None;
+    }
     if !jit.perf_maps {
         return Some(told(
             "generated code has no names: reading perf maps is switched off",
@@ -186,7 +196,12 @@ fn for_names(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Adv
 }
 
 fn for_hotspot(entry: &RuntimeEntry, facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
-    let advice = if !jit.hotspot_attach {
+    let advice = if facts.structures {
+        told(
+            "the structures of JVMs are not read",
+            "set jit.hotspot to true and restart the agent",
+        )
+    } else if !jit.hotspot_attach {
         told(
             "a JVM writes the names of compiled methods only on request",
             format!(
@@ -237,8 +252,8 @@ fn for_asked(entry: &RuntimeEntry, otherwise: &str) -> String {
 }
 
 /// Why stacks are cut in its code and which option completes them.
-fn for_stacks(facts: &Facts) -> Option<wire::Advice> {
-    let jvm = facts.runtime == Runtime::HotSpot;
+fn for_stacks(facts: &Facts, jit: &Jit) -> Option<wire::Advice> {
+    let jvm = facts.runtime == Runtime::HotSpot && !is_read(facts, jit);
     (jvm && !facts.settings.frame_pointers).then(|| {
         told(
             "stacks end in the first compiled method: this JVM keeps no frame pointers",
@@ -260,6 +275,7 @@ mod tests {
             runtime,
             version: None,
             dump: false,
+            structures: false,
             settings,
         };
         let mut counts = StackCounts::default();
@@ -317,6 +333,22 @@ mod tests {
             facts.settings.frame_pointers = true;
         }
         assert!(remedies(&entry, &Jit::default()).is_empty());
+    }
+
+    #[test]
+    fn a_jvm_whose_structures_are_read_needs_nothing() {
+        let mut entry = entry(Runtime::HotSpot, Settings::default());
+        (entry.counts.named, entry.counts.complete) = (900, 4);
+        if let Some(facts) = &mut entry.facts {
+            facts.structures = true;
+        }
+        let mut jit = Jit::default();
+        assert!(remedies(&entry, &jit).is_empty());
+        assert_eq!(status(&entry, &jit).source, "structures");
+        jit.hotspot = false;
+        let told = remedies(&entry, &jit);
+        assert!(told[0].contains("jit.hotspot to true"), "{told:?}");
+        assert_eq!(status(&entry, &jit).source, "perf-map");
     }
 
     #[test]

@@ -417,6 +417,7 @@ fn start_jit(
     let options = jit::Options {
         perf_maps: config.jit.perf_maps,
         jitdumps: config.jit.jitdumps,
+        hotspot: config.jit.hotspot,
         max_bytes: config.jit.perf_map_max_bytes(),
     };
     let (code, notices) = sync_channel(jit::notice::NOTICES_MAX);

@@ -40,6 +40,8 @@ metrics::rows! { WALKS: UnwindCounts;
     Counter fleetprof_unwind_beam_stacks_total = |c| c.beam_stacks;
     /// Frames of generated code, unwound with information from the runtime.
     Counter fleetprof_unwind_generated_steps_total = |c| c.by_generated_rule;
+    /// Frames of interpreted Java functions, which hold their method.
+    Counter fleetprof_unwind_interpreted_steps_total = |c| c.interpreted;
     /// Unknown frames of generated code whose caller was searched on the stack.
     Counter fleetprof_unwind_scans_total = |c| c.scans.attempts;
     /// Searches that found a caller from which the stack is complete.

@@ -5,6 +5,7 @@
 use super::rule::Rule;
 use hashbrown::HashMap;
 use host::ids::{Avma, Pid, ProcessId};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rules that wait for the sampler, which takes them at every pass. Unit: processes.
@@ -42,6 +43,7 @@ pub struct GeneratedRules {
     runs: Box<[Run]>,
     rows: Box<[Rows]>,
     beam: Option<Arc<BeamStacks>>,
+    interpreter: Option<Range<u64>>,
 }
 
 /// What tells the stacks of Erlang's virtual machine (`walk/engine/beam.rs`).
@@ -70,6 +72,7 @@ impl GeneratedRules {
             runs: runs.into(),
             rows: rows.into(),
             beam: None,
+            interpreter: None,
         }
     }
 
@@ -81,6 +84,21 @@ impl GeneratedRules {
     /// The stacks of Erlang; `None` where the code is none.
     pub fn beam(&self) -> Option<&BeamStacks> {
         self.beam.as_deref()
+    }
+
+    /// With the code of an interpreter whose frames hold their method.
+    pub fn with_interpreter(self, interpreter: Option<Range<u64>>) -> GeneratedRules {
+        GeneratedRules {
+            interpreter,
+            ..self
+        }
+    }
+
+    /// True in the code of an interpreter whose frames hold the method that they are of
+    /// (`walk/engine/interpreted.rs`).
+    pub fn is_interpreted(&self, address: Avma) -> bool {
+        let interpreter = self.interpreter.as_ref();
+        interpreter.is_some_and(|code| code.contains(&address.0))
     }
 
     /// Each set of rows once.

@@ -212,6 +212,21 @@ impl Rule {
         }
     }
 
+    /// A frame of `bytes`, with the return address and below it the saved frame pointer.
+    pub fn framed(bytes: i32) -> Option<Rule> {
+        let mut places = [SAME; PLACES.len()];
+        (places[0], places[FRAME_POINTER_PLACE]) = (-1, -2);
+        let step = Step::Saved {
+            base: number::SP as u8,
+            offset: bytes,
+            places,
+        };
+        (bytes >= 16 && bytes % 8 == 0).then_some(Rule {
+            step,
+            ..Rule::UNKNOWN
+        })
+    }
+
     /// The frame pointer was pushed right below the return address, and nothing since.
     pub fn frame_pointer_pushed() -> Rule {
         let mut places = [SAME; PLACES.len()];

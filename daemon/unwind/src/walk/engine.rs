@@ -8,6 +8,7 @@
 
 mod beam;
 mod cut_frames;
+mod interpreted;
 mod red_zone;
 mod scan;
 
@@ -94,6 +95,8 @@ pub struct UnwindCounts {
     pub by_red_zone: u64,
     /// Stacks of Erlang processes.
     pub beam_stacks: u64,
+    /// Frames of functions that HotSpot interprets, by their method.
+    pub interpreted: u64,
     /// Frames of generated code passed by what is known of it.
     pub by_generated_rule: u64,
     /// Frames of generated code whose rule led nowhere: older or newer code than what ran.
@@ -128,6 +131,7 @@ impl Default for UnwindCounts {
             by_lent_frame: 0,
             by_red_zone: 0,
             beam_stacks: 0,
+            interpreted: 0,
             by_generated_rule: 0,
             generated_misled: 0,
             walks: 0,
@@ -418,6 +422,9 @@ impl Engine {
                 self.follow(cursor, rule, without, file, offset, leaf)
             }
             Backing::Jit => {
+                if let Some(next) = self.through_interpreted(cursor, address, out) {
+                    return next;
+                }
                 out.frames.push(RawFrame::Jit(cursor.process.id, address));
                 if let Some(beam) = cursor.process.generated().and_then(GeneratedRules::beam) {
                     return self.through_beam(cursor, beam, (address, leaf), depth_max, out);

@@ -1,0 +1,67 @@
+//! Names of Java methods, read from a JVM's own structures.
+
+use super::layout::Layout;
+use super::memory::Memory;
+
+/// Longest name of a class, a method or a signature. Unit: bytes. The format of class files allows
+/// 65,535.
+const TEXT_BYTES_MAX: usize = 4096;
+
+/// Most methods of a class that are looked through for one. Unit: methods; class files have 65,535
+/// at most.
+const METHODS_MAX: u64 = 65_535;
+
+/// The lowest two bits of a word of the pool of constants are marks.
+const MARKS: u64 = 3;
+
+/// The name of a method as an agent would write it: `Lcom/foo/Bar;::baz(I)V`. `None` where the
+/// structures do not fit together: its class must have it.
+pub fn name(memory: &Memory, layout: &Layout, method: u64) -> Option<String> {
+    let at = |base: u64, offset: u64| base.checked_add(offset);
+    let constant = memory.word(at(method, layout.method_const)?)?;
+    let pool = memory.word(at(constant, layout.const_constants)?)?;
+    let holder = memory.word(at(pool, layout.constants_holder)?)?;
+    if !is_method_of(memory, layout, method, holder)? {
+        return None;
+    }
+    let text_of = |index: u64| {
+        let index = memory.short(at(constant, index)?)?;
+        let slot = layout.constants_bytes + 8 * u64::from(index);
+        text(memory, layout, memory.word(at(pool, slot)?)? & !MARKS)
+    };
+    let class = text(memory, layout, memory.word(at(holder, layout.klass_name)?)?)?;
+    let (name, signature) = (
+        text_of(layout.const_name)?,
+        text_of(layout.const_signature)?,
+    );
+    // A hidden class has its number behind a plus.
+    let class = match class.rsplit_once('+') {
+        Some((class, number)) if number.starts_with("0x") => format!("{class}/{number}"),
+        _ => class,
+    };
+    Some(format!("L{class};::{name}{signature}"))
+}
+
+fn is_method_of(memory: &Memory, layout: &Layout, method: u64, holder: u64) -> Option<bool> {
+    let methods = memory.word(holder.checked_add(layout.klass_methods)?)?;
+    let count = u64::try_from(memory.int(methods)?).ok()?;
+    if count > METHODS_MAX {
+        return None;
+    }
+    let listed = memory.bytes(methods.checked_add(8)?, count as usize * 8)?;
+    Some(
+        listed
+            .chunks_exact(8)
+            .any(|word| word == method.to_le_bytes()),
+    )
+}
+
+fn text(memory: &Memory, layout: &Layout, symbol: u64) -> Option<String> {
+    let length = memory.short(symbol.checked_add(layout.symbol_length)?)?;
+    let length = usize::from(length);
+    if length > TEXT_BYTES_MAX {
+        return None;
+    }
+    let bytes = memory.bytes(symbol.checked_add(layout.symbol_body)?, length)?;
+    String::from_utf8(bytes).ok()
+}
