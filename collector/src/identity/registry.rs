@@ -739,7 +739,8 @@ fn check_name(name: &str) -> Result<(), Refused> {
 
 fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
     let short = |text: &String| {
-        !text.is_empty() && text.len() <= LABEL_BYTES_MAX && !text.chars().any(char::is_control)
+        let is_hostile = text.chars().any(profile::text::is_hostile);
+        !text.is_empty() && text.len() <= LABEL_BYTES_MAX && !is_hostile
     };
     if labels.len() > LABELS_MAX
         || !labels
@@ -749,6 +750,11 @@ fn check_labels(labels: &BTreeMap<String, String>) -> Result<(), Refused> {
         return Err(Refused::Invalid(format!(
             "an invitation has up to {LABELS_MAX} labels, whose names and values have 1 to \
              {LABEL_BYTES_MAX} printable bytes"
+        )));
+    }
+    if let Some(name) = labels.keys().find(|name| name.starts_with("__")) {
+        return Err(Refused::Invalid(format!(
+            "the label `{name}` is invalid: names that start with `__` are the collector's own"
         )));
     }
     // A scope or a selector by these is about what runs on a host, and would take all of it.

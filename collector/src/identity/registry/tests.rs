@@ -335,6 +335,10 @@ fn what_cannot_be_an_invitation_is_refused() {
     }
     assert!(refused(&label("a", "")));
     assert!(refused(&label("a", "line\nbreak")));
+    // It would turn the order of what is written after it.
+    assert!(refused(&label("a", "x\u{202e}y")));
+    assert!(refused(&label("a\u{202e}", "x")));
+    assert!(refused(&label("__profile_type__", "x")));
     assert!(refused(&label("a", &"x".repeat(200))));
     assert!(refused(&Invitation {
         name: "one".to_owned(),
