@@ -80,15 +80,18 @@ impl Facts for KeptCapture {
 
 /// What `caller` may see of a stored capture: all of it or nothing, without counts over complete
 /// hosts if those are outside their scope.
-pub fn shown(kept: KeptCapture, caller: &Caller) -> Option<FleetCaptureInfo> {
+pub fn shown(mut kept: KeptCapture, caller: &Caller) -> Option<KeptCapture> {
     if !is_shown(&kept, caller) {
         return None;
     }
-    let mut info = kept.info?;
+    let info = kept.info.as_mut()?;
     if caller.sees_parts_of_hosts() {
-        info.hosts = info.hosts.into_iter().map(in_part).collect();
+        info.hosts = std::mem::take(&mut info.hosts)
+            .into_iter()
+            .map(in_part)
+            .collect();
     }
-    Some(info)
+    Some(kept)
 }
 
 /// True when `caller` may see a stored capture: if everything that it selects is in their scope,
@@ -101,13 +104,14 @@ pub fn is_shown(kept: &KeptCapture, caller: &Caller) -> bool {
     if !selection.is_some_and(|selection| scope.has(&selection)) {
         return false;
     }
-    if !caller.sees_parts_of_hosts() {
-        return true;
-    }
+    !caller.sees_parts_of_hosts() || is_for_parts(kept)
+}
+
+/// True when no filter looked at the frames of wakers. Agents apply filters to those, too, and
+/// which samples there are would reveal them to somebody who sees parts of hosts.
+pub fn is_for_parts(kept: &KeptCapture) -> bool {
     let request = kept.info.as_ref().and_then(|info| info.request.as_ref());
     let capture = request.and_then(|request| request.capture.as_ref());
-    // Agents apply filters to the frames of wakers, too: which samples there are would reveal
-    // those.
     capture.is_some_and(|capture| capture.event != OFF_CPU || !kept.filtered || kept.in_part)
 }
 

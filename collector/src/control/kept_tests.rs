@@ -234,7 +234,8 @@ fn it_is_shown_where_all_that_it_selects_is_in_the_scope() {
     ] {
         let found = shown(capture(1), &caller(name, scope));
         assert_eq!(found.is_some(), expected, "{name} {scope}");
-        let hosts = found.map(|info| info.hosts).unwrap_or_default();
+        let info = found.and_then(|kept| kept.info);
+        let hosts = info.map(|info| info.hosts).unwrap_or_default();
         assert!(hosts.iter().all(|host| host.notices.is_empty()));
     }
     let mut waits = capture(1);

@@ -44,6 +44,7 @@ use agent_registry::AgentRegistry;
 use captured::Captured;
 use history::Fanouts;
 use kept::KeptCaptures;
+pub(crate) use kept::is_for_parts;
 use limits::{ANNOUNCE_INTERVAL, PRUNE_INTERVAL, SELECT_RANGE_NS, Timeouts};
 use profile::text::with_causes;
 use proto::collector::KeptCapture;

@@ -41,7 +41,9 @@ fn kept_for(
         wanted(id) && (caller.scope.is_none() || shown(kept.clone(), caller).is_some())
     };
     let (kept, more) = files.list(LIST_MAX, visible);
-    let kept = kept.into_iter().filter_map(|kept| shown(kept, caller));
+    let kept = kept
+        .into_iter()
+        .filter_map(|kept| shown(kept, caller)?.info);
     (kept.collect(), more)
 }
 
@@ -99,7 +101,7 @@ impl Control {
         &self,
         (id, kind): (u64, ProfileKind),
         caller: Arc<Caller>,
-        make: impl FnOnce(FleetCaptureInfo, Profile, &Limits) -> Result<T, Failed> + Send + 'static,
+        make: impl FnOnce(KeptCapture, Profile, &Limits) -> Result<T, Failed> + Send + 'static,
     ) -> Result<T, Status> {
         self.open_kept().await?;
         let kept = self.0.kept.clone();
@@ -108,7 +110,8 @@ impl Control {
             let about = files.about(id).map_err(refused)?;
             let listed = files.get(id).and_then(|kept| kept.info).unwrap_or_default();
             let unknown = || refused(ReadError::unknown::<KeptCapture>(id));
-            let mut info = shown(about, &caller).ok_or_else(unknown)?;
+            let mut about = shown(about, &caller).ok_or_else(unknown)?;
+            let info = about.info.get_or_insert_default();
             (info.kept, info.has_past, info.bytes) = (true, listed.has_past, listed.bytes);
             let gone = || limits.cancel.is_cancelled() || Instant::now() >= limits.deadline;
             let read = files.read(id, kind, limits.memory_bytes, gone);
@@ -116,7 +119,7 @@ impl Control {
             if caller.sees_parts_of_hosts() {
                 profile = in_part(profile);
             }
-            make(info, profile, limits)
+            make(about, profile, limits)
         };
         self.0.queries.work(work).await
     }
@@ -136,7 +139,8 @@ impl Control {
         let (matchers, filters) = (asked.matchers, asked.frame_filters);
         let query = KeptQuery::new((matchers, None), filters, &asked.group_by, asked.times)?;
         let mut place = self.0.queries.response_slot()?;
-        let made = self.kept((id, kind), caller, move |info, profile, _| {
+        let made = self.kept((id, kind), caller, move |kept, profile, _| {
+            let info = kept.info.unwrap_or_default();
             let answer = query.answer(&profile);
             drop(profile);
             place.hold(profile_bytes(&answer) + info.encoded_len())?;

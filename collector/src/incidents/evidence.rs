@@ -3,7 +3,7 @@
 use super::limits::{HEAD_BYTES_MAX, PART_BYTES_MAX};
 use crate::access::Caller;
 use crate::evidence::Facts;
-use proto::collector::IncidentEvidence;
+use proto::collector::{IncidentEntryKind, IncidentEvidence};
 
 impl Facts for IncidentEvidence {
     const WHAT: &'static str = "piece of evidence";
@@ -47,11 +47,15 @@ impl Facts for IncidentEvidence {
 }
 
 /// Whether somebody may see the profiles of a piece of evidence: everything that it selects has to
-/// be in their scope.
+/// be in their scope, and captures are seen by those who see the capture.
 pub fn is_seen(caller: &Caller, evidence: &IncidentEvidence) -> bool {
     let Some(scope) = &caller.scope else {
         return true;
     };
+    let is_capture = evidence.kind() == IncidentEntryKind::Capture;
+    if is_capture && caller.sees_parts_of_hosts() && !evidence.for_parts {
+        return false;
+    }
     let selector = evidence.selector.parse();
     selector.is_ok_and(|selector: profile::Selector| scope.has(&selector))
 }

@@ -4,6 +4,7 @@ use super::evidence;
 use super::limits::{EVIDENCE_MAX, HOSTS_MAX};
 use super::{Inner, NO_INCIDENT, Opened};
 use crate::access::Caller;
+use crate::control::is_for_parts;
 use crate::evidence::{KeepError, ProfileKind};
 use crate::query::Selected;
 use crate::store::QueryResult;
@@ -223,15 +224,17 @@ impl Inner {
     async fn capture(&self, caller: &Arc<Caller>, id: u64) -> Result<Found, Status> {
         let control = &self.sources.control;
         let part = (id, ProfileKind::Captured);
-        let made = control.kept(part, caller.clone(), |info, profile, _| Ok((info, profile)));
-        let (info, first) = made.await?;
-        let selector = info.request.map(|request| request.selector);
-        let selector = selector.unwrap_or_default();
+        let made = control.kept(part, caller.clone(), |kept, profile, _| Ok((kept, profile)));
+        let (kept, first) = made.await?;
+        let for_parts = is_for_parts(&kept);
+        // With the scope of who captured.
+        let selector = kept.selection;
         Ok(Found {
             about: IncidentEvidence {
                 kind: IncidentEntryKind::Capture as i32,
                 title: format!("capture {id} of {selector}"),
                 selector,
+                for_parts,
                 range: Some(range_of(&first)),
                 ..IncidentEvidence::default()
             },

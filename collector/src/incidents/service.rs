@@ -47,22 +47,23 @@ impl Incidents {
             (incident.hosts, incident.bytes) = (Vec::new(), 0);
         }
         let is_scoped = caller.scope.is_some();
-        let entries = entries.into_iter().map(|(entry, number)| {
+        let entries = entries.into_iter().map(|(mut entry, number)| {
             let kept = evidence.iter().find(|one| one.id == number).cloned();
-            // These may tell of other groups of the rule, and of other hosts.
-            let is_hidden = is_scoped
-                && matches!(
+            entry.evidence = kept.and_then(|one| seen(caller, one));
+            if is_scoped && entry.evidence.is_none() {
+                // An address may name what is outside of the scope, as may words about evidence
+                // that is.
+                entry.address.clear();
+                // An alert may tell of other groups of its rule, and a pin of other hosts.
+                let tells_of_others = matches!(
                     entry.kind(),
                     IncidentEntryKind::Alert | IncidentEntryKind::Pin
                 );
-            IncidentEntry {
-                evidence: kept.and_then(|one| seen(caller, one)),
-                text: match is_hidden {
-                    true => String::new(),
-                    false => entry.text.clone(),
-                },
-                ..entry
+                if number != 0 || tells_of_others {
+                    entry.text.clear();
+                }
             }
+            entry
         });
         Ok(Told {
             entries: entries.collect(),

@@ -92,13 +92,14 @@ pub(super) async fn make(
         true => ProfileKind::Minutes,
         false => ProfileKind::Captured,
     };
-    let made = control.kept((id, kind), caller, move |info, profile, limits| {
+    let made = control.kept((id, kind), caller, move |kept, profile, limits| {
         let answer = query.answer(&profile);
         drop(profile);
         if answer.total().is_capped() {
             return Err(too_large().into());
         }
-        let request = info.request.unwrap_or_default();
+        let request = kept.info.and_then(|info| info.request);
+        let request = request.unwrap_or_default();
         let event = plain_name(&answer.info.event);
         let (side, time) = match past {
             true => ("-before", ": the time before"),

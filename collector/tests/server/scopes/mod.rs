@@ -15,12 +15,15 @@ use asks::{
 use prost::Message;
 use proto::agent;
 use proto::collector as wire;
+use proto::collector::add_incident_entry_request::Evidence;
 use proto::collector::capture_service_client::CaptureServiceClient;
 use proto::collector::fleet_service_client::FleetServiceClient;
+use proto::collector::incident_service_client::IncidentServiceClient;
 use proto::collector::pin_service_client::PinServiceClient;
 use proto::collector::query_service_client::QueryServiceClient;
-use stage::{CANARY, PART, SHARED, Stage, WHOLE, caller};
+use stage::{CANARY, OWN_INCIDENT, PART, SHARED, Stage, WHOLE, caller};
 use std::collections::BTreeSet;
+use tonic::transport::Channel;
 use tonic::{Code, Streaming};
 
 /// Every call of the descriptors that people may make of a collector.
@@ -231,6 +234,111 @@ async fn a_capture_is_held_to_the_scope_on_each_host() {
         "filters are applied where wakers are cut off"
     );
     assert!(stage.agents[1].captures().is_empty());
+}
+
+/// Captures until it runs, and ends it; the number of what is kept of it.
+async fn kept_capture(stage: &Stage, channel: &Channel, request: wire::FleetCaptureRequest) -> u64 {
+    let mut client = CaptureServiceClient::new(channel.clone());
+    let before = stage.agents[0].captures().len();
+    let mut parts = client.capture(request).await.expect("it runs").into_inner();
+    let first = parts.message().await.expect("a message").expect("a plan");
+    let Some(wire::fleet_capture_response::Body::Plan(plan)) = first.body else {
+        panic!("{first:?}");
+    };
+    until("it is asked", || stage.agents[0].captures().len() > before).await;
+    let cancel = wire::CancelFleetCaptureRequest { id: plan.id };
+    client.cancel(cancel).await.expect("it runs");
+    while parts.message().await.expect("a message").is_some() {}
+    plan.id
+}
+
+/// Adds a capture to the incident of the scope; the number of the evidence.
+async fn added(channel: &Channel, capture: u64) -> u64 {
+    let request = wire::AddIncidentEntryRequest {
+        incident: OWN_INCIDENT,
+        evidence: Some(Evidence::Capture(capture)),
+        ..wire::AddIncidentEntryRequest::default()
+    };
+    let mut client = IncidentServiceClient::new(channel.clone());
+    let answer = client.add_entry(request).await.expect("kept").into_inner();
+    let entry = answer.entry.expect("an entry");
+    entry.evidence.expect("evidence").id
+}
+
+/// Whether the profile of a piece of evidence comes, and whether the timeline tells of it.
+async fn is_evident(channel: &Channel, id: u64) -> (bool, bool) {
+    let mut client = IncidentServiceClient::new(channel.clone());
+    let request = wire::EvidenceProfileRequest {
+        id,
+        baseline: false,
+    };
+    let profile = client.profile(request).await;
+    let request = wire::GetIncidentRequest {
+        id: OWN_INCIDENT,
+        markdown: false,
+    };
+    let told = client
+        .get(request)
+        .await
+        .expect("it is theirs")
+        .into_inner();
+    let mut evidence = told.entries.iter().filter_map(|of| of.evidence.as_ref());
+    (profile.is_ok(), evidence.any(|of| of.id == id))
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_capture_as_evidence_is_seen_by_those_who_see_the_capture() {
+    let stage = Stage::set(true).await;
+    let all = stage.rig.channel().await;
+    let eve = stage.as_caller(&caller("eve", PART)).await;
+    let host = stage.as_caller(&caller("host", WHOLE)).await;
+    for (event, has_filters, is_shown) in [
+        (profile::OFF_CPU, false, true),
+        // They look at the frames of wakers, which are of others.
+        (profile::OFF_CPU, true, false),
+        ("cpu-clock", true, true),
+    ] {
+        let mut request = capture("host=\"eigen-1\",namespace=\"eigen-ns\"");
+        let asked = request.capture.as_mut().expect("some");
+        asked.event = event.to_owned();
+        if has_filters {
+            asked.frame_filters = vec![agent::FrameFilter {
+                op: agent::FrameFilterOp::Keep.into(),
+                regex: "run|work|main".to_owned(),
+            }];
+        }
+        let id = kept_capture(&stage, &all, request).await;
+        let evidence = added(&all, id).await;
+        for (who, channel, expected) in [("eve", &eve, is_shown), ("host", &host, true)] {
+            let case = format!("{who}: {event}, filters: {has_filters}");
+            let request = wire::FleetCaptureProfileRequest {
+                id,
+                ..wire::FleetCaptureProfileRequest::default()
+            };
+            let mut client = CaptureServiceClient::new(channel.clone());
+            let itself = client.profile(request).await;
+            assert_eq!(itself.is_ok(), expected, "{case}");
+            let found = is_evident(channel, evidence).await;
+            assert_eq!(found, (expected, expected), "{case}");
+        }
+    }
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_captures_within_a_scope_sees_the_evidence_made_of_it() {
+    let stage = Stage::set(true).await;
+    let eve = stage.as_caller(&caller("eve", PART)).await;
+    let id = kept_capture(&stage, &eve, capture("")).await;
+    let evidence = added(&eve, id).await;
+    assert_eq!(is_evident(&eve, evidence).await, (true, true));
+    let other = caller("mallory", "team=eigen-team,namespace=other");
+    let mut other = IncidentServiceClient::new(stage.as_caller(&other).await);
+    let request = wire::EvidenceProfileRequest {
+        id: evidence,
+        baseline: false,
+    };
+    let refused = other.profile(request).await.expect_err("none of theirs");
+    assert_eq!(refused.code(), Code::NotFound);
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

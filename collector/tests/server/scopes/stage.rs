@@ -47,6 +47,9 @@ pub const CANARY: &str = "kanarie";
 /// In names that are in it.
 pub const OWN: &str = "eigen";
 
+/// Number of the incident that is in it; the one before is not.
+pub const OWN_INCIDENT: u64 = 2;
+
 /// The host that has samples of both.
 pub const SHARED: &str = "eigen-1";
 
@@ -286,8 +289,9 @@ pub async fn pin(rig: &Rig, host: &str, (number, cgroup): (u64, &str), others: b
     kept.expect("the pin is kept");
 }
 
-/// Incidents of both, that of the scope with evidence of both.
-async fn incidents(rig: &Rig) {
+/// Incidents of both, that of the scope with evidence of both. `own`: the selector of what the
+/// scope takes as a whole.
+async fn incidents(rig: &Rig, own: &str) {
     let mut client = IncidentServiceClient::new(rig.channel().await);
     for (title, host, namespace, selectors) in [
         (
@@ -317,10 +321,16 @@ async fn incidents(rig: &Rig) {
                 range: Some(agent::TimeRange::default()),
                 ..wire::Selection::default()
             };
+            // As the page sends it.
+            let name = match *selector == own {
+                true => OWN,
+                false => CANARY,
+            };
             let entry = wire::AddIncidentEntryRequest {
                 incident,
+                text: format!("{name}-words"),
+                address: format!("#view=profile&query={name}"),
                 evidence: Some(Evidence::View(view)),
-                ..wire::AddIncidentEntryRequest::default()
             };
             // What is not there in this stage cannot be kept.
             let _ = client.add_entry(entry).await;
@@ -480,7 +490,11 @@ impl Stage {
         rig.hosts.flush(&rig.open).expect("stored");
         rig.hosts.look();
         rig.alerts.round().await;
-        incidents(&rig).await;
+        let own = match others {
+            true => PART,
+            false => WHOLE,
+        };
+        incidents(&rig, own).await;
         views(&rig).await;
         pin(&rig, OTHER, (1, "/kubepods/kanarie"), true).await;
         if others {
