@@ -123,9 +123,10 @@ def restricted(case, workload):
         must(context["allowPrivilegeEscalation"] is False, case, "the collector may gain privileges")
         must(context["capabilities"] == {"drop": ["ALL"]}, case, "the collector has capabilities")
         must(context["readOnlyRootFilesystem"] is True, case, "the collector may write to its image")
-        for probe in ("startupProbe", "livenessProbe", "readinessProbe"):
+        # A restart makes no full disk larger: what a store does not take is not for liveness.
+        for probe, path in (("startupProbe", "/healthz"), ("livenessProbe", "/login"), ("readinessProbe", "/healthz")):
             asks = container[probe]["httpGet"]
-            must(asks == {"path": "/healthz", "port": "page", "scheme": "HTTPS"}, case, f"{probe} asks {asks}")
+            must(asks == {"path": path, "port": "page", "scheme": "HTTPS"}, case, f"{probe} asks {asks}")
 
 
 def collector_config(case, objects):
@@ -159,6 +160,11 @@ def policies(case, objects):
         must(found["agent"]["ingress"] == [], case, "somebody reaches an agent")
         must("Egress" in found["agent"]["policyTypes"], case, "agents reach everybody")
     if "collector" in found:
+        texts = [o["data"]["collector.yaml"] for o in objects if o["kind"] == "ConfigMap"
+                 and "collector.yaml" in o["data"]]
+        lines = [line for text in texts for line in text.splitlines() if "external_url:" not in line]
+        asked = [line.strip() for line in lines if "://" in line]
+        must(not asked or found["collector"].get("egress") != [], case, f"it reaches nobody, and has {asked}")
         ports = [p["port"] for rule in found["collector"]["ingress"] for p in rule["ports"]]
         must(set(ports) <= {7601, 7611}, case, "others reach ports of the collector that believe them")
 
