@@ -1,4 +1,5 @@
-//! JVMs that nobody prepared: what is said of them, and their names once the daemon may attach.
+//! JVMs that nobody prepared: their names and stacks; and where their structures are not read, what
+//! is said of them, and their names once the daemon may attach.
 //!
 //! What the attach itself refuses, and in which namespaces it works, is tested beside it
 //! (daemon/jit/src/ask/tests.rs). Here the way of a sample to its name is complete.
@@ -306,6 +307,7 @@ fn a_jvm_that_is_attached_to_has_names_and_nothing_is_left_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn new_code_is_named_soon_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let daemon = attaching();
@@ -317,6 +319,7 @@ fn new_code_is_named_soon_needs_root() {
 }
 
 #[test]
+#[ignore = "takes long: make test-slow"]
 fn a_jvm_of_another_user_in_namespaces_of_its_own_has_names_needs_root() {
     let Some(_live) = live(NEEDS) else { return };
     let dir = tempfile::tempdir().unwrap();

@@ -10,7 +10,7 @@
 //! (`daemon/unwind/src/walk/engine/interpreted.rs`).
 //!
 //! Everything belongs to another process and changes while it is read. A blob is read again after
-//! its name was, and a method counts only if its class has it. So an address has the right name, or
+//! its name was, and a method that no code names counts only if its class has it. So an address has the right name, or
 //! none. Reading may take forever: for helpers only.
 
 mod layout;
@@ -96,16 +96,26 @@ impl Heap {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Blob {
     code: Range<u64>,
-    /// Size of the frame, with the return address; none where code keeps a frame pointer. Unit:
-    /// bytes.
-    frame_bytes: Option<i32>,
+    frame: Frame,
     /// From where on the frame has that size, counted from the start of the code.
     complete_at: i32,
     /// Method and number of a compilation.
     compiled: Option<(u64, i32)>,
-    name: Arc<str>,
+    /// None when its method has none that is certain.
+    name: Option<Arc<str>>,
     /// The ends of its functions have rules.
     ends_known: bool,
+}
+
+/// What lies between the stack pointer and the return address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Frame {
+    /// It is below the saved frame pointer, as in stubs and the interpreter.
+    ByPointer,
+    /// Nothing: the code jumps to another.
+    Nothing,
+    /// So many bytes, with the return address.
+    Bytes(i32),
 }
 
 /// Rules from an offset on.
@@ -154,7 +164,8 @@ impl HotSpot {
 
     /// Memory held, in bytes, about. Names are shared with nobody.
     pub fn heap_bytes(&self) -> usize {
-        let names = self.blobs.values().map(|blob| blob.name.len());
+        let names = self.blobs.values().filter_map(|blob| blob.name.as_deref());
+        let names = names.map(str::len);
         self.blobs.len() * (size_of::<Blob>() + 24) + names.sum::<usize>()
     }
 
@@ -240,27 +251,30 @@ impl HotSpot {
         }
         let is_method = matches!(&*name, "nmethod" | "native nmethod");
         let words = memory.int(at(layout.blob_frame_size)?)?;
-        // Stubs and the interpreter keep a frame pointer.
         let framed = is_method || name.starts_with("RuntimeStub");
-        let frame_bytes = words.checked_mul(8).filter(|&bytes| framed && bytes >= 16);
+        let frame = match words.checked_mul(8) {
+            Some(bytes) if framed && bytes >= 16 => Frame::Bytes(bytes),
+            _ if name.starts_with("vtable chunks") => Frame::Nothing,
+            _ => Frame::ByPointer,
+        };
         let compiled = || {
             let method = memory.word(at(layout.nmethod_method)?)?;
             Some((method, memory.int(at(layout.nmethod_compile_id)?)?))
         };
         let (compiled, name) = match is_method {
-            false => (None, name.into()),
+            false => (None, Some(name.into())),
             true => {
                 let before = compiled()?;
-                let name = methods::name(memory, layout, before.0)?;
+                let name = methods::name_of_compiled(memory, layout, before.0);
                 if compiled()? != before {
                     return None;
                 }
-                (Some(before), name.into())
+                (Some(before), name.map(Arc::from))
             }
         };
         Some(Blob {
             code,
-            frame_bytes,
+            frame,
             complete_at: memory.int(at(layout.blob_frame_complete)?)?,
             compiled,
             name,
@@ -310,12 +324,12 @@ impl HotSpot {
             }
         }
         if !blob.ends_known
-            && let Some(frame_bytes) = blob.frame_bytes
+            && let Frame::Bytes(bytes) = blob.frame
             && blob.code.end - blob.code.start <= CODE_BYTES_MAX
         {
             let length = (blob.code.end - blob.code.start) as usize;
             if let Some(code) = memory.bytes(blob.code.start, length)
-                && let Some(rows) = rows(blob.complete_at, frame_bytes, &code)
+                && let Some(rows) = rows(blob.complete_at, bytes, &code)
             {
                 found.refined.push((blob.code.clone(), rows));
             }
@@ -332,10 +346,16 @@ impl HotSpot {
             rules.unload(range);
         }
         for blob in found.came {
-            code.load(blob.code.clone(), &blob.name, Lines::default(), when);
-            if let Some(bytes) = blob.frame_bytes
-                && let Some(rows) = rows(blob.complete_at, bytes, &[])
-            {
+            match &blob.name {
+                Some(name) => drop(code.load(blob.code.clone(), name, Lines::default(), when)),
+                None => code.unload(blob.code.clone(), when),
+            }
+            let rows = match blob.frame {
+                Frame::Bytes(bytes) => rows(blob.complete_at, bytes, &[]),
+                Frame::Nothing => Some(vec![(0, Rule::return_address_at(0))]),
+                Frame::ByPointer => None,
+            };
+            if let Some(rows) = rows {
                 rules.describe(blob.code, &rows);
             }
         }

@@ -17,29 +17,59 @@ const MARKS: u64 = 3;
 /// The name of a method as an agent would write it: `Lcom/foo/Bar;::baz(I)V`. `None` where the
 /// structures do not fit together: its class must have it.
 pub fn name(memory: &Memory, layout: &Layout, method: u64) -> Option<String> {
-    let at = |base: u64, offset: u64| base.checked_add(offset);
-    let constant = memory.word(at(method, layout.method_const)?)?;
-    let pool = memory.word(at(constant, layout.const_constants)?)?;
-    let holder = memory.word(at(pool, layout.constants_holder)?)?;
-    if !is_method_of(memory, layout, method, holder)? {
+    let parts = Parts::of(memory, layout, method)?;
+    if !is_method_of(memory, layout, method, parts.holder)? {
         return None;
     }
-    let text_of = |index: u64| {
-        let index = memory.short(at(constant, index)?)?;
-        let slot = layout.constants_bytes + 8 * u64::from(index);
-        text(memory, layout, memory.word(at(pool, slot)?)? & !MARKS)
-    };
-    let class = text(memory, layout, memory.word(at(holder, layout.klass_name)?)?)?;
-    let (name, signature) = (
-        text_of(layout.const_name)?,
-        text_of(layout.const_signature)?,
-    );
-    // A hidden class has its number behind a plus.
-    let class = match class.rsplit_once('+') {
-        Some((class, number)) if number.starts_with("0x") => format!("{class}/{number}"),
-        _ => class,
-    };
-    Some(format!("L{class};::{name}{signature}"))
+    parts.name(memory, layout)
+}
+
+/// The same of a method that a piece of code says it is compiled from. Those that the JVM makes for
+/// calls of method handles are in no list of a class.
+pub fn name_of_compiled(memory: &Memory, layout: &Layout, method: u64) -> Option<String> {
+    Parts::of(memory, layout, method)?.name(memory, layout)
+}
+
+/// What belongs to a method.
+struct Parts {
+    constant: u64,
+    pool: u64,
+    /// Its class.
+    holder: u64,
+}
+
+impl Parts {
+    fn of(memory: &Memory, layout: &Layout, method: u64) -> Option<Parts> {
+        let constant = memory.word(method.checked_add(layout.method_const)?)?;
+        let pool = memory.word(constant.checked_add(layout.const_constants)?)?;
+        let holder = memory.word(pool.checked_add(layout.constants_holder)?)?;
+        Some(Parts {
+            constant,
+            pool,
+            holder,
+        })
+    }
+
+    fn name(&self, memory: &Memory, layout: &Layout) -> Option<String> {
+        let text_of = |index: u64| {
+            let index = memory.short(self.constant.checked_add(index)?)?;
+            let slot = layout.constants_bytes + 8 * u64::from(index);
+            let symbol = memory.word(self.pool.checked_add(slot)?)?;
+            text(memory, layout, symbol & !MARKS)
+        };
+        let class = memory.word(self.holder.checked_add(layout.klass_name)?)?;
+        let class = text(memory, layout, class)?;
+        let (name, signature) = (
+            text_of(layout.const_name)?,
+            text_of(layout.const_signature)?,
+        );
+        // A hidden class has its number behind a plus.
+        let class = match class.rsplit_once('+') {
+            Some((class, number)) if number.starts_with("0x") => format!("{class}/{number}"),
+            _ => class,
+        };
+        Some(format!("L{class};::{name}{signature}"))
+    }
 }
 
 fn is_method_of(memory: &Memory, layout: &Layout, method: u64, holder: u64) -> Option<bool> {
