@@ -40,6 +40,7 @@ Examples:
   agent-ctl capture --rate 997 -o build.html -- make -j4
   agent-ctl capture --list-events 'sched:*'
   agent-ctl capture --unit api --lines --duration 10s -o api.svg
+  agent-ctl capture --unit api --lines -d 60s --format pprof -o default.pgo  # for go build -pgo
   agent-ctl --collector c1 capture --select 'unit=\"api.service\",zone=\"a\"' --max-hosts 20 -o api.html")]
 pub struct Args {
     #[command(flatten)]

@@ -39,6 +39,7 @@ impl Dictionary {
             module: self.strings.intern(frame.module),
             file: self.strings.intern(frame.file),
             line: frame.line,
+            start_line: frame.start_line,
         };
         self.frames.intern(frame)
     }
@@ -57,6 +58,7 @@ impl Dictionary {
             module: self.strings.get(frame.module),
             file: self.strings.get(frame.file),
             line: frame.line,
+            start_line: frame.start_line,
         }
     }
 

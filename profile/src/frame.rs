@@ -91,6 +91,9 @@ pub struct Frame {
     pub file: StrId,
     /// Source line, 1-based; 0 when not known.
     pub line: u32,
+    /// First line of the function in `file`, 1-based; 0 when not known. Only where `line` lies in
+    /// the same function: Go's compiler tells calls by their distance from it.
+    pub start_line: u32,
 }
 
 /// A frame with its text spelled out: what [`Frame`] is before interning and after look-up.
@@ -110,6 +113,8 @@ pub struct FrameRef<'a> {
     pub file: &'a str,
     /// See [`Frame::line`].
     pub line: u32,
+    /// See [`Frame::start_line`].
+    pub start_line: u32,
 }
 
 impl<'a> FrameRef<'a> {

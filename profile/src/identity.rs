@@ -43,6 +43,7 @@ impl ContentId {
             module,
             file,
             line,
+            start_line,
         } = frame;
         bytes.clear();
         bytes.extend_from_slice(&[kind as u8, unnamed as u8]);
@@ -52,9 +53,17 @@ impl ContentId {
             bytes.extend_from_slice(text.as_bytes());
         };
         [function, module, file].into_iter().for_each(&mut put);
-        // Ids of frames without one are those of before there were any: they are stored.
-        if !system_name.is_empty() && system_name != function {
+        // Ids of frames without one, or without a first line, are those of before there were any:
+        // they are stored.
+        let system_name = match system_name == function {
+            true => "",
+            false => system_name,
+        };
+        if !system_name.is_empty() || start_line != 0 {
             put(system_name);
+        }
+        if start_line != 0 {
+            bytes.extend_from_slice(&start_line.to_le_bytes());
         }
     }
 }
@@ -193,6 +202,15 @@ mod tests {
                 ..base
             }],
             vec![FrameRef { line: 1, ..base }],
+            vec![FrameRef {
+                start_line: 1,
+                ..base
+            }],
+            vec![FrameRef {
+                start_line: 1,
+                system_name: "_main",
+                ..base
+            }],
             vec![FrameRef {
                 file: "main.c",
                 ..base

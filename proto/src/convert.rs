@@ -86,8 +86,8 @@ pub(crate) const VARINT32: usize = 5;
 const SAMPLE_BYTES: usize = 3 * VARINT32 + 2 * 10;
 /// Most bytes of one packed moment: three 32-bit and two 64-bit columns.
 const TIMESTAMP_BYTES: usize = SAMPLE_BYTES;
-/// Most bytes of one frame: seven fields with their tags, the message's tag and length.
-const FRAME_BYTES: usize = 7 * (VARINT32 + 1) + 2;
+/// Most bytes of one frame: eight fields with their tags, the message's tag and length.
+const FRAME_BYTES: usize = 8 * (VARINT32 + 1) + 2;
 
 impl<P: Borrow<Profile>> Iterator for Chunks<P> {
     type Item = wire::ProfileChunk;
@@ -207,6 +207,7 @@ fn frame_to_wire(frame: Frame) -> wire::Frame {
         module: frame.module.0,
         file: frame.file.0,
         line: frame.line,
+        start_line: frame.start_line,
     }
 }
 
@@ -431,6 +432,7 @@ impl ProfileAssembler {
             module: row(&self.strings, "strings", frame.module)?,
             file: row(&self.strings, "strings", frame.file)?,
             line: frame.line,
+            start_line: frame.start_line,
         })
     }
 
@@ -619,6 +621,7 @@ mod tests {
             file: u32::MAX,
             line: u32::MAX,
             system_name: u32::MAX,
+            start_line: u32::MAX,
         };
         let chunk = wire::ProfileChunk {
             frames: vec![largest],

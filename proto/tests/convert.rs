@@ -36,6 +36,7 @@ fn build(samples: &[OwnedSample], info: Info) -> Profile {
                 module,
                 file,
                 line: *line,
+                start_line: line / 2,
             });
             stack = profile.dict.stacks.child(stack, frame);
         }

@@ -186,6 +186,7 @@ impl Check {
             ] {
                 self.index(index, strings, "string");
             }
+            self.that(of.start_line >= 0, "a first line is negative");
         }
         for attribute in &tables.attribute_table {
             self.index(attribute.key_strindex, strings, "key");

@@ -364,7 +364,7 @@ struct Tables {
     /// By file name and attribute with the build ID; 0: none.
     mappings: Table<(i32, i32)>,
     /// By name, system name and file.
-    functions: Table<(i32, i32, i32)>,
+    functions: Table<(i32, i32, i32, u32)>,
     locations: Table<Code>,
     stacks: Table<Vec<i32>>,
 }
@@ -446,6 +446,7 @@ impl Tables {
             self.string(frame.function),
             self.string(system),
             self.string(frame.file),
+            frame.start_line,
         );
         let table = &mut self.dictionary.function_table;
         self.functions.index(of, |of| {
@@ -453,6 +454,7 @@ impl Tables {
                 name_strindex: of.0,
                 system_name_strindex: of.1,
                 filename_strindex: of.2,
+                start_line: of.3.into(),
             });
         })
     }

@@ -241,6 +241,7 @@ fn frame(choice: (u8, u8, u8, u8), place: &str) -> FrameRef<'_> {
         module: ["", "app", "libshop.so"][usize::from(function) % 3],
         file: ["", "a.c", "B.java"][usize::from(file) % 3],
         line: u32::from(file),
+        start_line: u32::from(file / 2),
     }
 }
 

@@ -221,6 +221,9 @@ pub struct Function {
     #[prost(int32, tag = "3")]
     #[serde(deserialize_with = "number")]
     pub filename_strindex: i32,
+    #[prost(int64, tag = "4")]
+    #[serde(deserialize_with = "number")]
+    pub start_line: i64,
 }
 
 /// A span of a trace; only how many there are is of use here.

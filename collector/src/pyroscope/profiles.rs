@@ -12,7 +12,8 @@ use crate::query::{Ask, Failed, invalid, profile_bytes};
 use crate::store::{Limits, QueryResult, Scope, StoreError, TimeRange};
 use profile::formats::levels::{Levels, below, diff_levels, levels};
 use profile::formats::pprof::messages::Profile as Pprof;
-use profile::formats::{Measure, Options, pprof};
+use profile::formats::pprof::{self, GoPgo};
+use profile::formats::{Measure, Options};
 use profile::{Diff, FrameFilter, FrameFilterOp, GroupBy, Profile, Query, unit};
 use proto::agent;
 use tonic::{Response, Status};
@@ -31,6 +32,8 @@ pub(super) struct Wanted {
     pub range: agent::TimeRange,
     pub filters: Vec<FrameFilter>,
     pub call_site: Vec<String>,
+    /// What Go's compiler takes of it.
+    pub go_pgo: Option<GoPgo>,
     /// It names profiles, traces or spans, of which none are stored.
     pub is_none: bool,
     /// Most bars.
@@ -60,12 +63,6 @@ pub(super) fn filters(of: Option<&StackTraceSelector>) -> Result<Vec<FrameFilter
     let Some(selector) = of else {
         return Ok(Vec::new());
     };
-    if selector.go_pgo.is_some() {
-        return Err(Status::unimplemented(
-            "this collector does not know at which line functions start, without which Go's \
-             compiler takes no profile: use one of `runtime/pprof`",
-        ));
-    }
     let Some(asked) = &selector.frame_filter else {
         return Ok(Vec::new());
     };
@@ -142,6 +139,10 @@ impl Asking<'_> {
         if !wanted.call_site.is_empty() {
             merged = below(&merged, &wanted.call_site, &options());
         }
+        if let Some(go_pgo) = wanted.go_pgo {
+            self.check(profile_bytes(&merged))?;
+            merged = go_pgo.of(&merged).ok_or_else(no_start_lines)?;
+        }
         Ok((merged, range))
     }
 
@@ -183,6 +184,14 @@ impl Asking<'_> {
             false => Ok(()),
         }
     }
+}
+
+fn no_start_lines() -> Status {
+    Status::failed_precondition(
+        "no function here has a first line, without which Go's compiler takes no profile: record \
+         one with `agent-ctl capture --lines`, or set `symbols.go_lines: true` on the agents, of \
+         programs built with Go 1.20 or later",
+    )
 }
 
 fn too_large() -> Status {
@@ -230,13 +239,18 @@ impl Pyroscope {
         }
         let selector = asked.stack_trace_selector;
         let filters = filters(selector.as_ref())?;
-        let call_site = selector.unwrap_or_default().call_site.into_iter();
+        let selector = selector.unwrap_or_default();
+        let call_site = selector.call_site.into_iter();
         Ok(Wanted {
             of: ProfileType::parse(&asked.profile_type_id)?,
             selection: Selection::parse(&asked.label_selector)?,
             range: range(asked.start, asked.end)?,
             filters,
             call_site: call_site.map(|location| location.name).collect(),
+            go_pgo: selector.go_pgo.map(|asked| GoPgo {
+                keep_locations: asked.keep_locations as usize,
+                aggregate_callees: asked.aggregate_callees,
+            }),
             is_none: spans || traces || !asked.profile_id_selector.is_empty(),
             nodes: nodes(asked.max_nodes, self.queries.nodes())?,
         })

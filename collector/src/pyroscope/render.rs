@@ -235,6 +235,7 @@ impl Pyroscope {
             range,
             filters: Vec::new(),
             call_site: Vec::new(),
+            go_pgo: None,
             is_none: false,
             nodes: nodes(asked.nodes()?, self.queries.nodes())?,
         };

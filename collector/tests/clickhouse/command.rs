@@ -42,7 +42,7 @@ fn what_is_wrong_with_a_cluster_is_found() {
     assert_eq!(
         wrong(&options),
         [
-            "schema: shard 2: the schema has version 8 of 9",
+            "schema: shard 2: the schema has version 8 of 10",
             "tables: shard 2: it lacks table `gaps`, column `lost_w` of table `totals`",
         ]
     );

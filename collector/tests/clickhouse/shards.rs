@@ -291,7 +291,7 @@ fn a_shard_that_is_behind_in_migrations_is_brought_up_to_date() {
     store_all(&store, &round(1));
     assert_all(&store, &[round(0), round(1)].concat());
     let version = "SELECT max(version) FROM schema_version";
-    assert_eq!(number(behind, &name, version), 9);
+    assert_eq!(number(behind, &name, version), 10);
 }
 
 #[test]

@@ -18,6 +18,7 @@ use proto::collector::{
     DiffRequest, LabelNamesRequest, LabelValuesRequest, OverviewRequest, ProfileTypesRequest,
     Selection, SeriesRequest, TopRequest,
 };
+use serde_json::json;
 use std::io::Write;
 use std::sync::Arc;
 use std::time::Instant;
@@ -211,6 +212,61 @@ async fn each_type_is_answered_alone_and_the_cpu_of_agents_without_any() {
     assert!(top(&rig, "memory:other:bytes:space:bytes").await.is_empty());
     let after = (top(&rig, "").await, rig.open.queries.kept().expect("kept"));
     assert_eq!(after, before, "nothing of it is CPU of agents");
+}
+
+/// What `SelectMergeProfile` answers to who asks for Go's compiler.
+async fn for_go(rig: &Rig, profile_type: &str) -> Reply {
+    let body = json!({
+        "profile_typeID": profile_type,
+        "label_selector": "{}",
+        "start": (NOW - 3600 * SECOND) / 1_000_000,
+        "end": NOW / 1_000_000,
+        "stackTraceSelector": {"goPgo": {"keepLocations": 1, "aggregateCallees": true}},
+    });
+    let path = "/querier.v1.QuerierService/SelectMergeProfile";
+    let headers = "Content-Type: application/json\r\n";
+    send(rig, "POST", path, headers, &body.to_string()).await
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn the_compiler_of_go_gets_what_has_first_lines_and_a_reason_otherwise() {
+    let rig = rig().await;
+    let mut agent = rig.agent("a").await;
+    agent
+        .store_part(window(350, &["main;agent"]), &["main;agent"])
+        .await;
+    let mut sent = Profile::decode(&cpu()[..]).expect("pprof");
+    for function in &mut sent.function {
+        function.start_line = 40;
+    }
+    let sent = series(
+        "process_cpu",
+        &[("service_name", "shop")],
+        sent.encode_to_vec(),
+    );
+    assert_eq!(pushed(&rig, sent).await.status, 200);
+    let reply = for_go(&rig, SENT_CPU).await;
+    assert_eq!(reply.status, 200, "{}", reply.text());
+    let found: serde_json::Value = serde_json::from_slice(&reply.body).expect("JSON");
+    assert_eq!(
+        found["function"].as_array().map(Vec::len),
+        Some(1),
+        "the leaf: {found}"
+    );
+    assert_eq!(found["function"][0]["startLine"], "40");
+    assert!(
+        found["location"][0]["line"][0].get("line").is_none(),
+        "{found}"
+    );
+    let refused = for_go(&rig, CPU).await;
+    assert_eq!(refused.status, 400);
+    let text = refused.text();
+    let what_to_do = [
+        "failed_precondition",
+        "agent-ctl capture --lines",
+        "symbols.go_lines",
+    ];
+    assert!(what_to_do.iter().all(|part| text.contains(part)), "{text}");
 }
 
 /// Their disk has a bound of its own, so its size has a number, and the store of agents keeps its

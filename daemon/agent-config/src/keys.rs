@@ -249,6 +249,18 @@ pub const KEYS: &[Key<Config>] = &[
         put: |c, v| put_bool(&mut c.symbols.inlined_frames, &v),
     },
     Key {
+        path: "symbols.go_lines",
+        kind: Kind::Bool,
+        unit: "",
+        reload: Reload::Restart,
+        doc: "Record lines, inlined functions and the first lines of functions of programs built \
+            with Go 1.20 or later, from the tables that each has, stripped or not. This is what \
+            `go build -pgo` needs. Stacks that differ by a line alone are then separate, so \
+            windows of such programs are larger.",
+        get: |c| Value::Bool(c.symbols.go_lines),
+        put: |c, v| put_bool(&mut c.symbols.go_lines, &v),
+    },
+    Key {
         path: "symbols.debug_dirs",
         kind: Kind::Paths(16),
         unit: "",

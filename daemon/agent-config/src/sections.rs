@@ -73,6 +73,8 @@ pub struct Symbols {
     pub lines: bool,
     /// Frames for inlined functions.
     pub inlined_frames: bool,
+    /// Lines, inlined functions and first lines of functions of programs in Go.
+    pub go_lines: bool,
     /// Where separate debug files are looked for.
     pub debug_dirs: Vec<PathBuf>,
     /// Servers that are asked for debug files.
@@ -285,6 +287,7 @@ impl Default for Symbols {
         Symbols {
             lines: false,
             inlined_frames: false,
+            go_lines: false,
             debug_dirs: vec![PathBuf::from("/usr/lib/debug")],
             debuginfod: Vec::new(),
             debuginfod_dir: PathBuf::from("/var/lib/fleetprof/debuginfod"),

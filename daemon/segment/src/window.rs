@@ -145,13 +145,19 @@ pub fn encode_tables(out: &mut Vec<u8>, dict: &Dictionary, from: &mut EncodedLen
     for id in from.frames..now.frames {
         let frame = dict.frames.get(FrameId(id as u32));
         let named_twice = frame.system_name != StrId::EMPTY;
-        let flag = if named_twice { HAS_SYSTEM_NAME } else { 0 };
-        out.extend([frame.kind as u8 | flag, frame.unnamed as u8]);
+        let mut flags = if named_twice { HAS_SYSTEM_NAME } else { 0 };
+        if frame.start_line != 0 {
+            flags |= HAS_START_LINE;
+        }
+        out.extend([frame.kind as u8 | flags, frame.unnamed as u8]);
         for id in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
             put(out, id.into());
         }
         if named_twice {
             put(out, frame.system_name.0.into());
+        }
+        if frame.start_line != 0 {
+            put(out, frame.start_line.into());
         }
     }
     put(out, (now.stacks - from.stacks) as u64);
@@ -263,7 +269,8 @@ impl Tables {
         for _ in 0..get(rest)? {
             let kind = get_byte(rest)?;
             let named_twice = kind & HAS_SYSTEM_NAME != 0;
-            let kind = FrameKind::from_u8(kind & !HAS_SYSTEM_NAME);
+            let has_start_line = kind & HAS_START_LINE != 0;
+            let kind = FrameKind::from_u8(kind & !(HAS_SYSTEM_NAME | HAS_START_LINE));
             let kind = kind.ok_or(DecodeError("frame kind"))?;
             let unnamed = UnnamedReason::from_u8(get_byte(rest)?).ok_or(DecodeError("unnamed"))?;
             let mut frame = Frame {
@@ -274,9 +281,13 @@ impl Tables {
                 module: pick(&self.strings, get(rest)?)?,
                 file: pick(&self.strings, get(rest)?)?,
                 line: get32(rest)?,
+                start_line: 0,
             };
             if named_twice {
                 frame.system_name = pick(&self.strings, get(rest)?)?;
+            }
+            if has_start_line {
+                frame.start_line = get32(rest)?;
             }
             self.frames.push(self.dict.frames.intern(frame));
         }
@@ -377,6 +388,9 @@ const _: () = assert!(Quality::FIELDS.len() == QUALITY_NUMBERS);
 /// Set in the byte of a frame's kind when a system name follows its line. Most frames have none.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
+/// Set there when the first line of its function comes last.
+const HAS_START_LINE: u8 = 0x40;
+
 pub(super) fn put(out: &mut Vec<u8>, value: u64) {
     varint::put(out, value);
 }
@@ -419,13 +433,14 @@ mod tests {
     use super::*;
     use profile::FrameRef;
 
-    fn tables_of(system_name: &str) -> Vec<u8> {
+    fn tables_of(system_name: &str, start_line: u32) -> Vec<u8> {
         let mut dict = Dictionary::default();
         dict.intern_frame(FrameRef {
             kind: FrameKind::Jit,
             function: "f",
             system_name,
             line: 7,
+            start_line,
             ..FrameRef::default()
         });
         let mut out = Vec::new();
@@ -434,17 +449,18 @@ mod tests {
     }
 
     #[test]
-    fn frames_without_a_system_name_take_no_byte_for_it() {
-        assert_eq!(tables_of(""), [1, 1, b'f', 1, 2, 0, 1, 0, 0, 7, 0, 0]);
+    fn frames_without_a_system_name_or_first_line_take_no_byte_for_it() {
+        assert_eq!(tables_of("", 0), [1, 1, b'f', 1, 2, 0, 1, 0, 0, 7, 0, 0]);
     }
 
     #[test]
-    fn a_system_name_comes_back() {
-        let bytes = tables_of("*f");
+    fn a_system_name_and_a_first_line_come_back() {
+        let bytes = tables_of("*f", 300);
         let mut tables = Tables::default();
         tables.take(&join(&bytes, &[])).unwrap();
         let frame = tables.dict.frame(FrameId(0));
         assert_eq!((frame.kind, frame.line), (FrameKind::Jit, 7));
+        assert_eq!(frame.start_line, 300);
         assert_eq!((frame.function, frame.system_name), ("f", "*f"));
     }
 

@@ -277,6 +277,7 @@ fn start_pipeline(
         symbols: SymbolOptions {
             lines: config.symbols.lines,
             inlined_frames: config.symbols.inlined_frames,
+            go_lines: config.symbols.go_lines,
             debug_dirs,
             cache_bytes: config.symbols.cache_bytes(),
         },

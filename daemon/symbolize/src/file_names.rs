@@ -31,6 +31,14 @@ struct Table {
     hint: usize,
 }
 
+/// What is recorded besides functions: see [`SymbolOptions`].
+#[derive(Clone, Copy)]
+struct Wanted {
+    lines: bool,
+    inlined_frames: bool,
+    go_lines: bool,
+}
+
 /// See the head of this file.
 pub struct FileNames {
     module: Box<str>,
@@ -39,8 +47,8 @@ pub struct FileNames {
     lines: Option<LineSource>,
     /// Where the debug information is read from: the executable (`None`) or another file.
     lines_in: Option<(Option<Image>, Headers)>,
-    lines_wanted: (bool, bool),
-    /// The lines of a program in Go without debug information.
+    wanted: Wanted,
+    /// The lines of a program in Go that has them in its tables.
     go_lines: Option<Source>,
     /// With lines: frames by offset, since they differ within a function.
     exact: HashMap<u64, FrameSpan>,
@@ -91,7 +99,11 @@ impl FileNames {
             tables: Vec::new(),
             lines: None,
             lines_in: None,
-            lines_wanted: (options.lines, options.inlined_frames),
+            wanted: Wanted {
+                lines: options.lines,
+                inlined_frames: options.inlined_frames,
+                go_lines: options.go_lines,
+            },
             go_lines: None,
             exact: HashMap::new(),
             exact_frames: Vec::new(),
@@ -169,9 +181,9 @@ impl FileNames {
                 _ if has_lines => Some((None, self.headers.clone())),
                 _ => None,
             };
-            if self.lines_in.is_none() {
-                self.add_go_lines(image, budget);
-            }
+        }
+        if wants_lines || options.go_lines {
+            self.add_go_lines(image, budget);
         }
     }
 
@@ -187,7 +199,7 @@ impl FileNames {
         }
         let (other, headers) = self.lines_in.as_ref()?;
         let image = other.as_ref().or(image).filter(|image| image.unchanged())?;
-        match LineSource::new(image, headers, self.lines_wanted.1, bytes_max) {
+        match LineSource::new(image, headers, self.wanted.inlined_frames, bytes_max) {
             Ok(lines) => lines,
             Err(_) => {
                 bump(&counters.lines_refused);
@@ -402,6 +414,15 @@ impl FileNames {
         Ok(table.frames[slot])
     }
 
+    /// The offsets that `exact` does not have, with their addresses.
+    fn not_seen(&self, offsets: &[FileOffset]) -> Vec<(u64, u64)> {
+        let new = offsets
+            .iter()
+            .filter(|offset| !self.exact.contains_key(&offset.0));
+        new.filter_map(|offset| Some((offset.0, self.headers.address_of(offset.0)?)))
+            .collect()
+    }
+
     /// Fills `exact` for offsets not seen yet.
     fn find_lines(
         &mut self,
@@ -411,22 +432,9 @@ impl FileNames {
         dict: &mut Dictionary,
         counters: &SymbolCounters,
     ) {
-        let (mut new, mut addresses) = (Vec::new(), Vec::new());
-        for offset in offsets {
-            if let (false, Some(address)) = (
-                self.exact.contains_key(&offset.0),
-                self.headers.address_of(offset.0),
-            ) {
-                new.push(offset.0);
-                addresses.push(address);
-            }
-        }
+        let (new, addresses): (Vec<u64>, Vec<u64>) = self.not_seen(offsets).into_iter().unzip();
         if new.is_empty() {
             return;
-        }
-        if let (Some(_), Some(image)) = (self.go_lines, image) {
-            let new: Vec<_> = new.into_iter().zip(addresses).collect();
-            return self.find_go_lines(image, &new, dict, counters);
         }
         let Some(lines) = self.take_lines(image, lines_bytes_max, counters) else {
             return;
@@ -437,7 +445,7 @@ impl FileNames {
         };
         let outcome = lines.places(&addresses, |index, places| {
             let symbol = self.symbol(new[index], &mut reader, dict, counters).ok();
-            self.keep_exact(new[index], places, symbol, dict);
+            self.keep_exact(new[index], places, self.wanted.lines, symbol, dict);
         });
         match outcome {
             Ok(()) => self.lines = Some(lines),
@@ -458,6 +466,7 @@ impl FileNames {
         &mut self,
         offset: u64,
         places: &[SourceFrame],
+        lines: bool,
         symbol: Option<FrameId>,
         dict: &mut Dictionary,
     ) {
@@ -465,10 +474,10 @@ impl FileNames {
         match (places.split_first(), symbol) {
             (Some((function, inlined)), _) => {
                 for one in inlined.iter().rev().take(INLINED_MAX) {
-                    let frame = self.place(FrameKind::Inlined, None, one, dict);
+                    let frame = self.place(FrameKind::Inlined, None, (one, lines), dict);
                     self.exact_frames.push(frame);
                 }
-                let frame = self.place(FrameKind::Native, symbol, function, dict);
+                let frame = self.place(FrameKind::Native, symbol, (function, lines), dict);
                 self.exact_frames.push(frame);
             }
             // Not asked for again.
@@ -479,19 +488,20 @@ impl FileNames {
         self.exact.insert(offset, FrameSpan { first, len });
     }
 
-    /// A frame with its source place; called as `symbol`, else as the debug information says.
+    /// A frame with its source place, if `lines` are wanted; called as `symbol`, else as the debug
+    /// information says.
     fn place(
         &self,
         kind: FrameKind,
         symbol: Option<FrameId>,
-        place: &SourceFrame,
+        (place, lines): (&SourceFrame, bool),
         dict: &mut Dictionary,
     ) -> FrameId {
         let named = symbol.map(|frame| dict.frame(frame).function.to_owned());
         let function = named.as_deref().unwrap_or(&place.function);
-        let (file, line) = match self.lines_wanted.0 {
-            true => (&*place.file, place.line),
-            false => ("", 0),
+        let (file, line, start_line) = match lines {
+            true => (&*place.file, place.line, place.start_line),
+            false => ("", 0, 0),
         };
         let function = if function.is_empty() {
             "[unknown]"
@@ -505,6 +515,7 @@ impl FileNames {
             module,
             file,
             line,
+            start_line,
             ..FrameRef::default()
         })
     }

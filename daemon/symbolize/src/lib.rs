@@ -80,6 +80,8 @@ pub struct SymbolOptions {
     pub lines: bool,
     /// Show functions that were inlined as frames of their own.
     pub inlined_frames: bool,
+    /// Do both for programs in Go, from their own tables alone, with the first lines of functions.
+    pub go_lines: bool,
     /// Where separate debug files are, in the daemon's own mount namespace.
     pub debug_dirs: Vec<PathBuf>,
     /// Most memory for symbols of files, in bytes; the longest unused files go first. Too small and
@@ -92,6 +94,7 @@ impl Default for SymbolOptions {
         SymbolOptions {
             lines: false,
             inlined_frames: false,
+            go_lines: false,
             debug_dirs: vec![PathBuf::from("/usr/lib/debug")],
             cache_bytes: 24 << 20,
         }
@@ -195,6 +198,7 @@ impl Symbolizer {
         let options = SymbolOptions {
             lines: true,
             inlined_frames: true,
+            go_lines: true,
             cache_bytes,
             ..self.options.clone()
         };
@@ -266,7 +270,10 @@ impl Symbolizer {
         let budget = budget.filter(|_| has_time);
         let budget = budget.and_then(|image| self.store.budget_for(image, self.purpose));
         let lines = budget.is_some();
-        let bytes = lines.then(|| names.bytes_to_read(image, offsets, limit, &self.counters));
+        let bytes = lines.then(|| {
+            names.find_go_lines(image, offsets, dict, &self.counters);
+            names.bytes_to_read(image, offsets, limit, &self.counters)
+        });
         if let Some(bytes @ 1..) = bytes {
             self.evict(limit.saturating_sub(bytes), Some(content));
         }

@@ -57,6 +57,8 @@ pub struct SourceFrame {
     pub file: String,
     /// Source line; 0 when not known.
     pub line: u32,
+    /// First line of the function; 0 when not known.
+    pub start_line: u32,
 }
 
 /// The debug information of one file.
@@ -181,6 +183,7 @@ fn place(name: &str, info: Option<&CodeInfo<'_>>) -> SourceFrame {
             function,
             file: names::capped(&info.to_path().to_string_lossy()),
             line: info.line.unwrap_or(0),
+            start_line: 0,
         },
         None => SourceFrame {
             function,

@@ -268,6 +268,7 @@ impl<'t> Made<'t> {
             name: self.string(found.name_strindex)?,
             system_name: self.string(found.system_name_strindex)?,
             filename: self.string(found.filename_strindex)?,
+            start_line: found.start_line,
             ..Function::default()
         };
         let id = self.add(function);

@@ -65,9 +65,13 @@ impl Keys {
         let line = frame.line.to_le_bytes();
         let texts = [frame.function, frame.module, frame.file].map(str::as_bytes);
         let mut parts: Vec<&[u8]> = vec![&kind, &line, texts[0], texts[1], texts[2]];
-        // Ids of frames without one are those of before there were any.
-        if !frame.system_name.is_empty() {
+        let start_line = frame.start_line.to_le_bytes();
+        // Ids of frames without one, or without a first line, are those of before there were any.
+        if !frame.system_name.is_empty() || frame.start_line != 0 {
             parts.push(frame.system_name.as_bytes());
+        }
+        if frame.start_line != 0 {
+            parts.push(&start_line);
         }
         self.hash(2, &parts)
     }

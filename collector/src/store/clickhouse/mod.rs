@@ -61,7 +61,7 @@ use std::time::Duration;
 use tokio::runtime::{Builder, Runtime};
 
 /// Version of the schema that this collector makes and understands (`schema.rs`).
-pub const SCHEMA_VERSION: u32 = 9;
+pub const SCHEMA_VERSION: u32 = 10;
 
 /// Labels of the rollup by service: those of its questions that name no other are answered from it.
 /// Part of the schema: rows of rollups have these and no others.

@@ -509,6 +509,7 @@ impl Push<'_> {
                 kind: frame.kind as u8,
                 unnamed: frame.unnamed as u8,
                 line: frame.line,
+                start_line: frame.start_line,
                 function: frame.function.to_owned(),
                 module: frame.module.to_owned(),
                 file: frame.file.to_owned(),
@@ -590,9 +591,9 @@ impl Push<'_> {
             let mut frames = Statement::default();
             let ids = frames.numbers(some);
             frames.sql = format!(
-                "INSERT INTO frames (day, frame, kind, unnamed, line, function, module, file, \
-                 system_name) SELECT toDate({day}), frame, kind, unnamed, line, function, \
-                 module, file, system_name FROM frames WHERE day = toDate({from}) AND frame IN \
+                "INSERT INTO frames (day, frame, kind, unnamed, line, start_line, function, module, \
+                 file, system_name) SELECT toDate({day}), frame, kind, unnamed, line, start_line, \
+                 function, module, file, system_name FROM frames WHERE day = toDate({from}) AND frame IN \
                  (SELECT arrayJoin(frames) FROM stacks WHERE day = toDate({from}) \
                  AND stack IN (SELECT arrayJoin({ids}))) LIMIT 1 BY frame"
             );

@@ -20,6 +20,7 @@ pub(super) struct FrameRow {
     pub kind: u8,
     pub unnamed: u8,
     pub line: u32,
+    pub start_line: u32,
     pub function: String,
     pub module: String,
     pub file: String,

@@ -352,6 +352,7 @@ async fn read_frames(
         kind: u8,
         unnamed: u8,
         line: u32,
+        start_line: u32,
         function: String,
         module: String,
         file: String,
@@ -365,7 +366,7 @@ async fn read_frames(
         let mut ask = Statement::default();
         let ids = listed(&wanted, source, "frame", &mut ask);
         ask.sql = format!(
-            "SELECT frame, kind, unnamed, line, function, toString(module) AS module, \
+            "SELECT frame, kind, unnamed, line, start_line, function, toString(module) AS module, \
              toString(file) AS file, system_name FROM frames WHERE {} AND frame IN ({ids}) LIMIT 1 BY frame",
             source.span.of_days()
         );
@@ -382,6 +383,7 @@ async fn read_frames(
                     module: &row.module,
                     file: &row.file,
                     line: row.line,
+                    start_line: row.start_line,
                 });
                 frames.insert(row.frame, id);
                 Ok(())

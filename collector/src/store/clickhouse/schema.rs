@@ -39,6 +39,7 @@ const MIGRATIONS: &[&[&str]] = &[
     ENDS,
     WAITING,
     SHARED,
+    START_LINES,
 ];
 
 /// Version from which the table of versions says which collectors can use the database, and a
@@ -129,6 +130,10 @@ const HEALTH: &[&str] = &[
     "ALTER TABLE windows ADD COLUMN IF NOT EXISTS lost_n UInt64 DEFAULT 0 CODEC(ZSTD(1))",
     "ALTER TABLE windows ADD COLUMN IF NOT EXISTS lost_w UInt64 DEFAULT 0 CODEC(ZSTD(1))",
 ];
+
+/// First lines of functions, which most frames do not have. Collectors of version 9 leave them out.
+const START_LINES: &[&str] =
+    &["ALTER TABLE frames ADD COLUMN IF NOT EXISTS start_line UInt32 DEFAULT 0 CODEC(ZSTD(1))"];
 
 const FIRST: &[&str] = &[
     // What is stored; everything else counts only with a row here.

@@ -694,22 +694,32 @@ fn each(
 /// as they are. An earlier collector takes a frame that has one for damage.
 const HAS_SYSTEM_NAME: u8 = 0x80;
 
+/// Set there when the first line of the function comes last. The same goes for it.
+const HAS_START_LINE: u8 = 0x40;
+
 fn encode_frame(frame: Frame, out: &mut Vec<u8>) {
     let named_twice = frame.system_name != StrId::EMPTY;
-    let flag = if named_twice { HAS_SYSTEM_NAME } else { 0 };
-    out.extend_from_slice(&[frame.kind as u8 | flag, frame.unnamed as u8]);
+    let mut flags = if named_twice { HAS_SYSTEM_NAME } else { 0 };
+    if frame.start_line != 0 {
+        flags |= HAS_START_LINE;
+    }
+    out.extend_from_slice(&[frame.kind as u8 | flags, frame.unnamed as u8]);
     for number in [frame.function.0, frame.module.0, frame.file.0, frame.line] {
         encode_u64(out, number.into());
     }
     if named_twice {
         encode_u64(out, frame.system_name.0.into());
     }
+    if frame.start_line != 0 {
+        encode_u64(out, frame.start_line.into());
+    }
 }
 
 fn decode_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Corrupt> {
     let bytes = input.decode_exact(2)?;
     let named_twice = bytes[0] & HAS_SYSTEM_NAME != 0;
-    let kind = FrameKind::from_u8(bytes[0] & !HAS_SYSTEM_NAME);
+    let has_start_line = bytes[0] & HAS_START_LINE != 0;
+    let kind = FrameKind::from_u8(bytes[0] & !(HAS_SYSTEM_NAME | HAS_START_LINE));
     let unnamed = UnnamedReason::from_u8(bytes[1]);
     let text = |input: &mut Reader<'_>| -> Result<StrId, Corrupt> {
         let id = input.decode_u32()?;
@@ -728,6 +738,10 @@ fn decode_frame(input: &mut Reader<'_>, strings: usize) -> Result<Frame, Corrupt
             true => text(input)?,
             false => StrId::EMPTY,
         },
+        start_line: match has_start_line {
+            true => input.decode_u32()?,
+            false => 0,
+        },
     })
 }
 
@@ -736,7 +750,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn frames_without_a_system_name_are_written_as_before_there_were_any() {
+    fn frames_without_a_system_name_or_first_line_are_written_as_before_there_were_any() {
         let frame = Frame {
             kind: FrameKind::Jit,
             function: StrId(1),
@@ -748,9 +762,19 @@ mod tests {
             system_name: StrId(3),
             ..frame
         };
+        let started = Frame {
+            start_line: 5,
+            ..frame
+        };
+        let both = Frame {
+            start_line: 5,
+            ..named_twice
+        };
         for (frame, expected) in [
             (frame, &[2, 0, 1, 2, 0, 7][..]),
             (named_twice, &[0x82, 0, 1, 2, 0, 7, 3]),
+            (started, &[0x42, 0, 1, 2, 0, 7, 5]),
+            (both, &[0xc2, 0, 1, 2, 0, 7, 3, 5]),
         ] {
             let mut bytes = Vec::new();
             encode_frame(frame, &mut bytes);

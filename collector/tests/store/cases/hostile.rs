@@ -104,6 +104,7 @@ pub fn functions_are_only_text(_: &dyn Engine, place: Box<dyn Place>) {
             module: text,
             file: text,
             line: u32::MAX,
+            start_line: u32::MAX,
         })
     };
     let mut draft = Draft::new("a", 1, 0);

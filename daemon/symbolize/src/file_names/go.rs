@@ -1,11 +1,12 @@
 //! Names, files and lines of Go programs, from the tables that Go's linker leaves in each.
 
-use super::{FileNames, Reader, Table};
+use super::{FileNames, Reader, Table, Wanted};
 use crate::budget::{FileBudget, Over};
 use crate::counters::{SymbolCounters, bump};
 use crate::files::Image;
 use crate::go::{self, lines::Source};
 use crate::lines::SourceFrame;
+use host::ids::FileOffset;
 use profile::Dictionary;
 
 impl FileNames {
@@ -28,36 +29,48 @@ impl FileNames {
         }
     }
 
-    /// Finds out where lines are.
+    /// Finds out where lines are. With first lines these tables say more than debug information,
+    /// and are read as they are needed; without, they are for programs that have none.
     pub(super) fn add_go_lines(&mut self, image: &Image, budget: &FileBudget<'_>) {
-        let inlined = self.lines_wanted.1;
+        let Wanted {
+            lines,
+            inlined_frames,
+            go_lines,
+        } = self.wanted;
         let source = || -> Result<Option<Source>, Over> {
             let Some(tables) = go::find(image, &self.headers, budget)? else {
                 return Ok(None);
             };
+            let inlined = inlined_frames || go_lines;
             Source::new(image, &self.headers, tables, inlined, budget).map(Some)
         };
-        self.go_lines = source().ok().flatten();
+        let found = source().ok().flatten();
+        let others = (lines || inlined_frames) && self.lines_in.is_none();
+        self.go_lines = found.filter(|source| source.has_start_lines() || others);
     }
 
-    /// Fills `exact` for offsets not seen yet: pairs of offset and address. What takes too much is
-    /// not tried again.
-    pub(super) fn find_go_lines(
+    /// Fills `exact` for offsets not seen yet. What takes too much is not tried again.
+    pub fn find_go_lines(
         &mut self,
-        image: &Image,
-        new: &[(u64, u64)],
+        image: Option<&Image>,
+        offsets: &[FileOffset],
         dict: &mut Dictionary,
         counters: &SymbolCounters,
     ) {
-        let Some(source) = self.go_lines.filter(|_| image.unchanged()) else {
+        let (Some(source), Some(image)) = (self.go_lines, image) else {
             return;
         };
+        let new = self.not_seen(offsets);
+        if new.is_empty() || !image.unchanged() {
+            return;
+        }
+        let lines = self.wanted.lines || self.wanted.go_lines;
         let budget = FileBudget::default();
         let mut reader = Reader {
             image: Some(image),
             checked: Some(true),
         };
-        for &(offset, address) in new {
+        for (offset, address) in new {
             let Ok(calls) = source.calls(image, address, &budget) else {
                 self.go_lines = None;
                 bump(&counters.lines_refused);
@@ -67,10 +80,11 @@ impl FileNames {
                 function: call.function,
                 file: call.file,
                 line: call.line,
+                start_line: call.start_line,
             };
             let places: Vec<SourceFrame> = calls.into_iter().map(place).collect();
             let symbol = self.symbol(offset, &mut reader, dict, counters).ok();
-            self.keep_exact(offset, &places, symbol, dict);
+            self.keep_exact(offset, &places, lines, symbol, dict);
         }
     }
 }

@@ -26,7 +26,7 @@ const HEADER_BYTES: usize = 72;
 
 /// Where `runtime.firstmoduledata` has the address of the code. Unit: bytes. Before it are a
 /// pointer to the header, six slices and three pointers, in every version that is read.
-const MODULE_TEXT: u64 = 176;
+const MODULE_TEXT: usize = 176;
 
 /// Where it has the address that the trees of inlined calls are counted from: of Go 1.18 and 1.19,
 /// and from 1.20 to 1.25. Unit: bytes. Later it moves; the trees are among the tables then, so it
@@ -258,8 +258,7 @@ fn start_of_module(tables: &GoTables) -> [u64; 2] {
     [tables.address, tables.address.wrapping_add(names)]
 }
 
-/// The address of the code, from `runtime.firstmoduledata`: as it is in the file, or as the
-/// relocations of the program will write it.
+/// The address of the code, from `runtime.firstmoduledata`.
 fn text_of_module<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
@@ -267,11 +266,7 @@ fn text_of_module<R: ReadAt + ?Sized>(
     budget: &FileBudget<'_>,
 ) -> Result<Option<u64>, Over> {
     let module = module(image, headers, tables, budget)?;
-    let text = module.and_then(|module| u64_at(&module, MODULE_TEXT as usize));
-    match text.filter(|&text| text != 0) {
-        Some(text) => Ok(Some(text)),
-        None => relocated_text(image, headers, start_of_module(tables), budget),
-    }
+    Ok(module.and_then(|module| u64_at(&module, MODULE_TEXT)))
 }
 
 /// Where the trees of inlined calls are; `None` where that is not in the file.
@@ -298,7 +293,7 @@ pub(super) fn trees<R: ReadAt + ?Sized>(
             found.or_else(|| u64_at(&module, MODULE_TREES[1]))
         }
     };
-    let Some(address) = address else {
+    let Some(address) = address.filter(|&address| address != 0) else {
         return Ok(None);
     };
     let holds = |one: &&Segment| address.wrapping_sub(one.address) < one.file_size;
@@ -311,8 +306,8 @@ pub(super) fn trees<R: ReadAt + ?Sized>(
     }))
 }
 
-/// The start of `runtime.firstmoduledata` as it is in the file; `None` where nothing is before the
-/// program is loaded.
+/// The start of `runtime.firstmoduledata`: as it is in the file, or as the relocations of the
+/// program will write it, whose numbers are then 0.
 fn module<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
@@ -320,8 +315,10 @@ fn module<R: ReadAt + ?Sized>(
     budget: &FileBudget<'_>,
 ) -> Result<Option<[u8; MODULE_BYTES]>, Over> {
     let wanted = start_of_module(tables);
-    let is_module =
-        |bytes: &[u8]| u64_at(bytes, 0) == Some(wanted[0]) && u64_at(bytes, 8) == Some(wanted[1]);
+    let is_module = |bytes: &[u8]| {
+        let [header, names, text] = [0, 8, MODULE_TEXT].map(|at| u64_at(bytes, at));
+        [header, names] == wanted.map(Some) && text.is_some_and(|text| text != 0)
+    };
     if let Some(section) = headers.section(b".go.module") {
         let mut bytes = [0; MODULE_BYTES];
         budget.reads(bytes.len())?;
@@ -330,45 +327,50 @@ fn module<R: ReadAt + ?Sized>(
             return Ok(Some(bytes));
         }
     }
-    search_data(image, headers, MODULE_BYTES, budget, |_, _, piece| {
+    let found = search_data(image, headers, MODULE_BYTES, budget, |_, _, piece| {
         let mut places = (0..piece.len().saturating_sub(MODULE_BYTES - 1)).step_by(8);
         let found = places.find(|&into| is_module(&piece[into..]));
         Ok(found.and_then(|into| piece[into..].first_chunk().copied()))
-    })
+    })?;
+    match found {
+        Some(found) => Ok(Some(found)),
+        None => relocated_module(image, headers, wanted, budget),
+    }
 }
 
 /// The same where all of it is written when the program is loaded: two passes over the relocations,
-/// for where the pointers to the header are, and for which of them is followed by what follows it
-/// there.
-fn relocated_text<R: ReadAt + ?Sized>(
+/// for where the pointers to the header are, and for what is written behind each.
+fn relocated_module<R: ReadAt + ?Sized>(
     image: &R,
     headers: &Headers,
     [header, names]: [u64; 2],
     budget: &FileBudget<'_>,
-) -> Result<Option<u64>, Over> {
+) -> Result<Option<[u8; MODULE_BYTES]>, Over> {
     let Some(part) = relocations(image, headers, budget)? else {
         return Ok(None);
     };
-    let mut modules: Vec<(u64, bool, u64)> = Vec::new();
+    let mut modules: Vec<(u64, [u8; MODULE_BYTES])> = Vec::new();
     each_relocation(image, part, budget, |at, addend| {
         if addend == header && modules.len() < CANDIDATES_MAX {
-            modules.push((at, false, 0));
+            modules.push((at, [0; MODULE_BYTES]));
         }
     })?;
     if modules.is_empty() {
         return Ok(None);
     }
     each_relocation(image, part, budget, |at, addend| {
-        for (module, named, text) in &mut modules {
-            match at.wrapping_sub(*module) {
-                8 => *named = addend == names,
-                MODULE_TEXT => *text = addend,
-                _ => {}
+        for (module, bytes) in &mut modules {
+            let into = usize::try_from(at.wrapping_sub(*module)).unwrap_or(MODULE_BYTES);
+            let word = bytes.get_mut(into..).and_then(<[u8]>::first_chunk_mut);
+            if let Some(word) = word {
+                *word = addend.to_le_bytes();
             }
         }
     })?;
-    let mut modules = modules.into_iter();
-    Ok(modules.find_map(|(_, named, text)| (named && text != 0).then_some(text)))
+    let mut modules = modules.into_iter().map(|(_, bytes)| bytes);
+    Ok(modules.find(|bytes| {
+        u64_at(bytes, 8) == Some(names) && u64_at(bytes, MODULE_TEXT).is_some_and(|text| text != 0)
+    }))
 }
 
 /// Where the dynamic linker's relocations are, by its own table.

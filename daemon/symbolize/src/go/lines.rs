@@ -2,8 +2,8 @@
 //!
 //! Each function has lists of files, of lines and of numbers of inlined calls by instruction. A
 //! number leads to an entry of the function's tree: what was inlined, and at which instruction of
-//! its caller. `runtime.firstmoduledata` says where the trees are. For position-independent
-//! programs from another linker, and before Go 1.18, they are not read.
+//! its caller. `runtime.firstmoduledata` says where the trees are. Before Go 1.18 they are not
+//! read.
 
 use super::functions::Function;
 use super::values::{Lists, Span, Values};
@@ -30,6 +30,19 @@ pub struct Call {
     pub file: String,
     /// Source line; 0 when not known.
     pub line: u32,
+    /// The line that the function starts at; 0 when not known, or when `line` may be of a function
+    /// that was inlined into it.
+    pub start_line: u32,
+}
+
+/// What was inlined at an instruction.
+enum Inlined {
+    Nothing,
+    /// Something that cannot be read: the line there is its own.
+    Unknown,
+    /// A call: place of its name, the instruction of its caller that represents the call, and the
+    /// line that it starts at.
+    Call(u32, u32, u32),
 }
 
 /// The lines of a program.
@@ -37,7 +50,7 @@ pub struct Call {
 pub struct Source {
     tables: GoTables,
     /// Base of the offsets of trees.
-    trees: Option<Part>,
+    pub(super) trees: Option<Part>,
 }
 
 impl Source {
@@ -57,6 +70,11 @@ impl Source {
             false => None,
         };
         Ok(Source { tables, trees })
+    }
+
+    /// True where functions have first lines, of a program whose inlined calls are known.
+    pub fn has_start_lines(&self) -> bool {
+        self.tables.layout == Layout::StartLines && self.trees.is_some()
     }
 
     /// The calls at an address (SVMA), the function itself first, what was inlined into it after;
@@ -81,11 +99,12 @@ impl Source {
             let (file, line) = self.place(image, &function, at, &mut lists, budget)?;
             let inlined = match calls.len() < INLINED_MAX {
                 true => self.inlined(image, &function, at, &mut lists, budget)?,
-                false => None,
+                false => Inlined::Unknown,
             };
-            let (name, caller) = match inlined {
-                Some((name, caller)) => (name, Some(caller)),
-                None => (function.name, None),
+            let (name, caller, start_line) = match inlined {
+                Inlined::Call(name, caller, start_line) => (name, Some(caller), start_line),
+                Inlined::Nothing => (function.name, None, function.start_line),
+                Inlined::Unknown => (function.name, None, 0),
             };
             let function = self.text(image, self.tables.names, name.into(), budget)?;
             let function = function.unwrap_or_default();
@@ -93,6 +112,7 @@ impl Source {
                 function,
                 file,
                 line,
+                start_line,
             });
             match caller {
                 Some(caller) => at = caller,
@@ -120,8 +140,7 @@ impl Source {
         Ok((file.unwrap_or_default(), line))
     }
 
-    /// The inlined call at an instruction: place of its name, and the instruction of its caller
-    /// that represents the call.
+    /// The inlined call at an instruction.
     fn inlined<R: ReadAt + ?Sized>(
         &self,
         image: &R,
@@ -129,23 +148,30 @@ impl Source {
         at: u32,
         lists: &mut Lists<'_, '_, R>,
         budget: &FileBudget<'_>,
-    ) -> Result<Option<(u32, u32)>, Over> {
-        let (Some(trees), Some(tree)) = (self.trees, function.tree) else {
-            return Ok(None);
-        };
+    ) -> Result<Inlined, Over> {
         let Some(number) = value(lists.at(function.inlined)?, at) else {
-            return Ok(None);
+            return Ok(Inlined::Nothing);
         };
-        // Length of an entry, and where name and instruction are in it.
-        let (len, name, caller) = match self.tables.layout {
-            Layout::Addresses => return Ok(None),
-            Layout::Offsets => (20, 12, 16),
-            Layout::StartLines => (16, 4, 8),
+        let (Some(trees), Some(tree)) = (self.trees, function.tree) else {
+            return Ok(Inlined::Unknown);
+        };
+        // Length of an entry, and where name, instruction and first line are in it.
+        let (len, name, caller, start_line) = match self.tables.layout {
+            Layout::Addresses => return Ok(Inlined::Unknown),
+            Layout::Offsets => (20, 12, 16, None),
+            Layout::StartLines => (16, 4, 8, Some(12)),
         };
         let mut trees = Pieces::new(image, budget, trees, TREE_PIECE_BYTES);
         let entry = trees.get(u64::from(tree) + u64::from(number) * len as u64, len)?;
-        let found = entry.and_then(|entry| Some((u32_at(entry, name)?, u32_at(entry, caller)?)));
-        Ok(found)
+        let found = entry.and_then(|entry| {
+            let start_line = start_line.map_or(Some(0), |at| u32_at(entry, at))?;
+            Some((u32_at(entry, name)?, u32_at(entry, caller)?, start_line))
+        });
+        Ok(
+            found.map_or(Inlined::Unknown, |(name, caller, start_line)| {
+                Inlined::Call(name, caller, start_line)
+            }),
+        )
     }
 
     /// The name of a file by its number among those of a compilation unit.

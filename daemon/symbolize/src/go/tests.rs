@@ -207,6 +207,8 @@ fn each_layout_is_read() {
         assert_eq!((function.start, function.end), (0x40_0000, 0x40_0010));
         assert_eq!((function.name, function.depths), (0, 1));
         assert_eq!(function.flags, functions::WRITES_SP);
+        let start_line = if magic == MAGICS[2] { 7 } else { 0 };
+        assert_eq!(function.start_line, start_line);
         let mut lists = values::Lists::new(&bytes[..], &found, &budget);
         let list = lists.at(function.depths).expect("within the budget");
         let list: Vec<Span> = list.expect("a list").collect();
@@ -343,6 +345,11 @@ fn lines_are_those_of_the_source() {
             assert!(call.file.ends_with("orders.go"), "{call:?}");
             let expected = line(start).expect("a function") as u32 + 1;
             assert_eq!((&*call.function, call.line), (name, expected), "{how:?}");
+            let start_line = match found.layout {
+                Layout::StartLines => expected,
+                _ => 0,
+            };
+            assert_eq!(call.start_line, start_line, "{how:?}: {name}");
         }
         assert_eq!(source.calls(&image, 8, &budget), Ok(Vec::new()), "no code");
     }
@@ -350,8 +357,17 @@ fn lines_are_those_of_the_source() {
 
 #[test]
 fn inlined_calls_stand_above_what_they_were_inlined_into() {
-    // The others are position-independent: the place of their trees is left to the loader.
-    for how in [Build::Whole, Build::Stripped, Build::External] {
+    let text = std::fs::read_to_string(testkit::workload::source("orders.go"));
+    let text = text.expect("the source");
+    let line = |start: &str| {
+        1 + text
+            .lines()
+            .position(|line| line.starts_with(start))
+            .expect(start)
+    };
+    let starts =
+        ["func (l *Ledger) Post(", "func fee(", "func rounded("].map(|start| line(start) as u32);
+    for how in Build::ALL {
         let Some((image, headers)) = program(how) else {
             return;
         };
@@ -367,9 +383,13 @@ fn inlined_calls_stand_above_what_they_were_inlined_into() {
                 .expect("within the budget");
             assert_eq!(calls[0].function, "main.(*Ledger).Post");
             let names: Vec<String> = calls.iter().map(|call| call.function.clone()).collect();
-            let whole = calls
-                .iter()
-                .all(|call| call.line > 0 && call.file.ends_with("orders.go"));
+            let starts: &[u32] = match found.layout {
+                Layout::StartLines => &starts,
+                _ => &[0; 3],
+            };
+            let whole = calls.iter().zip(starts).all(|(call, &start_line)| {
+                call.line > 0 && call.file.ends_with("orders.go") && call.start_line == start_line
+            });
             seen.push((names.join(" "), whole));
         }
         for expected in [
@@ -380,4 +400,65 @@ fn inlined_calls_stand_above_what_they_were_inlined_into() {
             assert!(seen.iter().any(is), "{how:?}: {expected}: {seen:?}");
         }
     }
+}
+
+/// A table of the function `f`, which starts at line 7. Its first four bytes are of line 8; the
+/// rest is of line 21 of `g`, which starts at line 20 and was inlined there. Behind the table is
+/// the tree.
+fn with_inlined() -> (Vec<u8>, Part) {
+    let mut bytes = written(MAGICS[2], 0x40_0000);
+    let values = u64_at(&bytes, 8 + 6 * 8).expect("a part") as usize;
+    bytes[values - 8..values].copy_from_slice(b"f\0g\0\0\0\0\0");
+    // Depths, then at 8 numbers of inlined calls, at 13 lines.
+    let lists = [
+        0, 2, 4, 32, 12, 0, 0, 0, 0, 4, 2, 12, 0, 18, 4, 26, 12, 0, 0, 0, 0, 0, 0, 0,
+    ];
+    bytes.truncate(values);
+    bytes.extend_from_slice(&lists);
+    let functions = bytes.len() as u64;
+    bytes[8 + 7 * 8..16 + 7 * 8].copy_from_slice(&functions.to_le_bytes());
+    // The list of functions, and its padding.
+    let mut words = vec![0, 16, 16, 0];
+    // Entry, name, arguments, defers, depths, files, lines, number of further lists, unit, start.
+    words.extend([0, 0, 0, 0, 1, 0, 13, 3, 0, 7]);
+    words.push(u32::from_le_bytes([0, 0, 0, 4]));
+    // Further lists, then data, of which the last is where the tree is.
+    words.extend([0, 0, 8, u32::MAX, u32::MAX, u32::MAX, 0]);
+    // The tree: function, name, instruction of the caller, start.
+    let tree = words.len() as u64 * 4;
+    words.extend([0, 2, 2, 20]);
+    bytes.extend(words.iter().flat_map(|word| word.to_le_bytes()));
+    let trees = Part {
+        at: functions + tree,
+        len: 16,
+    };
+    (bytes, trees)
+}
+
+#[test]
+fn a_first_line_is_of_the_function_that_the_line_is_of() {
+    let (bytes, trees) = with_inlined();
+    let headers = headers_of(&bytes, 0x40_0000);
+    let found = tables(&bytes[..], &headers).expect("tables");
+    let budget = FileBudget::default();
+    let mut source = Source::new(&bytes[..], &headers, found, false, &budget).expect("sound");
+    let lines = |source: &Source, address| {
+        let calls = source.calls(&bytes[..], address, &budget).expect("sound");
+        let calls = calls.into_iter();
+        calls
+            .map(|call| (call.function, call.line, call.start_line))
+            .collect::<Vec<_>>()
+    };
+    let named = |name: &str, line, start_line| (name.to_owned(), line, start_line);
+    assert_eq!(lines(&source, 0x40_0000), [named("f", 8, 7)]);
+    // Which function line 21 is of is not known.
+    assert_eq!(lines(&source, 0x40_0004), [named("f", 21, 0)]);
+    assert!(!source.has_start_lines());
+    source.trees = Some(trees);
+    let both = [named("f", 8, 7), named("g", 21, 20)];
+    assert_eq!(lines(&source, 0x40_0004), both);
+    assert!(source.has_start_lines());
+    // A tree that ends early.
+    source.trees = Some(Part { len: 8, ..trees });
+    assert_eq!(lines(&source, 0x40_0004), [named("f", 21, 0)]);
 }

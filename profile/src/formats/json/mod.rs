@@ -103,6 +103,8 @@ struct FrameJson<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     line: Option<u32>,
     #[serde(skip_serializing_if = "Option::is_none")]
+    start_line: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     unnamed: Option<&'static str>,
 }
 
@@ -252,6 +254,7 @@ fn describe(frame: FrameRef<'_>) -> FrameJson<'_> {
         module: frame.module,
         file: frame.file,
         line: (frame.line != 0).then_some(frame.line),
+        start_line: (frame.start_line != 0).then_some(frame.start_line),
         unnamed: (frame.unnamed != UnnamedReason::No).then(|| frame.unnamed.word()),
     }
 }

@@ -79,6 +79,8 @@ struct FileFrame {
     file: String,
     #[serde(default)]
     line: u32,
+    #[serde(default)]
+    start_line: u32,
     unnamed: Option<String>,
 }
 
@@ -147,6 +149,7 @@ pub fn read(text: &[u8]) -> Result<Profile, JsonError> {
             module: &frame.module,
             file: &frame.file,
             line: frame.line,
+            start_line: frame.start_line,
         }));
     }
     let mut keys = Vec::with_capacity(file.samples.len());
@@ -248,6 +251,7 @@ mod tests {
             module: "node",
             file: "x.js",
             line: 3,
+            start_line: 2,
         });
         let stack = profile.dict.stacks.intern([frame, frame]);
         let key = SampleKey {

@@ -14,6 +14,9 @@
 //! - A function that has no symbol is one whose name is made up: a comment says which they are, and
 //!   why: `fleetprof unnamed: 7=no_symbols`.
 //! - Labels are string labels. How a stack ended is the label `stack_end`, left out when complete.
+//! - The first line of a function stands there where it is known: Go's compiler needs it. A comment
+//!   says of how many it is, where not of all:
+//!   `fleetprof first_lines: known of 40 of 52 functions`.
 //! - Event and quality are comments: `fleetprof event: cpu-clock`, `fleetprof quality: taken=9 …`.
 //!
 //! A profile that is written and read back is the same.
@@ -23,14 +26,23 @@
     reason = "the fields of the public schema, under its names"
 )]
 pub mod messages;
+mod pgo;
 mod read;
 mod write;
 
+pub use pgo::GoPgo;
 pub use read::{
     DECODE_BYTES_MAX, DecodeError, STACK_FRAMES_MAX, TOTAL_FRAMES_MAX, TYPES_MAX, TypeName, Typed,
     Types, decode,
 };
 pub use write::{weights, write};
+
+use crate::frame::{FrameKind, FrameRef};
+
+/// True for a frame that was inlined into the frame it is called by: they are one location.
+fn is_inlined_into(callee: &FrameRef<'_>, caller: &FrameRef<'_>) -> bool {
+    callee.kind == FrameKind::Inlined && callee.module == caller.module
+}
 
 /// Label that says how a stack ended: [`StackEnd::word`](crate::StackEnd::word).
 pub const STACK_END_LABEL: &str = "stack_end";

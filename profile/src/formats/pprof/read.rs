@@ -242,8 +242,9 @@ struct Reader<'m> {
     mappings: HashMap<u64, Module>,
     /// Functions without a symbol according to our own comments.
     reasons: HashMap<u64, UnnamedReason>,
-    /// Name, system name and file by function id, as indices of the message's strings.
-    functions: HashMap<u64, (i64, i64, i64)>,
+    /// Name, system name and file by function id, as indices of the message's strings, and the
+    /// first line.
+    functions: HashMap<u64, ([i64; 3], u32)>,
     /// Ids of the message's strings in the profile, as they are asked for. A string may be nearly
     /// as long as the file and a reference to it takes two bytes, so each is looked up by its text
     /// once.
@@ -293,11 +294,12 @@ impl<'m> Reader<'m> {
             reader.mappings.insert(mapping.id, module);
         }
         for function in &message.function {
-            let names = (function.name, function.system_name, function.filename);
-            for index in [names.0, names.1, names.2] {
+            let names = [function.name, function.system_name, function.filename];
+            for index in names {
                 reader.string(index)?;
             }
-            reader.functions.insert(function.id, names);
+            let start_line = function.start_line.try_into().unwrap_or(0);
+            reader.functions.insert(function.id, (names, start_line));
         }
         for location in &message.location {
             let frames = reader.frames(location)?;
@@ -463,7 +465,8 @@ impl<'m> Reader<'m> {
                 what: "function",
                 id: id.into(),
             };
-            let &(name, system_name, file) = self.functions.get(&id).ok_or(missing)?;
+            let &(names, start_line) = self.functions.get(&id).ok_or(missing)?;
+            let [name, system_name, file] = names;
             // Some writers fill in one of the two.
             let function = match (self.string(name)?, self.string(system_name)?) {
                 ("", "") => self.profile.dict.strings.intern("[unknown]"),
@@ -482,6 +485,7 @@ impl<'m> Reader<'m> {
                 module: module.map_or(Ok(StrId::EMPTY), |module| self.intern(module))?,
                 file: self.intern(file)?,
                 line: line.line.try_into().unwrap_or(0),
+                start_line,
             };
             frames.push(self.profile.dict.frames.intern(frame));
         }
@@ -630,6 +634,7 @@ mod tests {
                 name: 1,
                 system_name: 1,
                 filename: 1,
+                start_line: 1,
             }],
             string_table: text.to_vec(),
             comment: vec![2; TIMES as usize],

@@ -3,7 +3,7 @@
 use super::messages::{
     Function, Label, Line, Location, Mapping, Profile as Message, Sample, ValueType,
 };
-use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE};
+use super::{COMMENT_PREFIX, STACK_END_LABEL, WITHOUT_FILE, is_inlined_into};
 use crate::formats::{Format, FormatError, no_frames, quality_line};
 use crate::frame::{FrameKind, FrameRef};
 use crate::outcome::{StackEnd, UnnamedReason};
@@ -60,8 +60,8 @@ struct Builder<'p> {
     message: Message,
     strings: HashMap<String, i64>,
     mappings: HashMap<(&'p str, FrameKind), u64>,
-    /// By name, system name and file, and why there is no symbol.
-    functions: HashMap<([&'p str; 3], UnnamedReason), u64>,
+    /// By name, system name and file, why there is no symbol, and the first line.
+    functions: HashMap<([&'p str; 3], UnnamedReason, u32), u64>,
     /// By mapping and lines.
     locations: HashMap<(u64, Vec<(u64, i64)>), u64>,
 }
@@ -109,11 +109,7 @@ fn build(profile: &Profile) -> Message {
             frames.push(no_frames());
         }
         let mut location_id = Vec::with_capacity(frames.len());
-        // Inlined frames and the frame they were inlined into are one location.
-        let one_location = |callee: &FrameRef<'_>, caller: &FrameRef<'_>| {
-            callee.kind == FrameKind::Inlined && callee.module == caller.module
-        };
-        for group in frames.chunk_by(one_location) {
+        for group in frames.chunk_by(is_inlined_into) {
             location_id.push(builder.location(group));
         }
         let mut label = Vec::new();
@@ -143,6 +139,7 @@ fn build(profile: &Profile) -> Message {
     ));
     builder.comment_mappings();
     builder.comment_unnamed();
+    builder.comment_first_lines();
     builder.message
 }
 
@@ -265,7 +262,7 @@ impl<'p> Builder<'p> {
         // name readable and cuts what is in `<>` and `()` out of it: `<Vec<T> as Clone>::clone`
         // would become `::clone`.
         let texts = [frame.function, frame.system_name, frame.file];
-        let known = (texts, frame.unnamed);
+        let known = (texts, frame.unnamed, frame.start_line);
         if let Some(&known) = self.functions.get(&known) {
             return known;
         }
@@ -276,6 +273,7 @@ impl<'p> Builder<'p> {
             name,
             system_name,
             filename,
+            start_line: frame.start_line.into(),
         };
         self.message.function.push(function);
         self.functions.insert(known, id);
@@ -285,7 +283,7 @@ impl<'p> Builder<'p> {
     fn comment_unnamed(&mut self) {
         let functions = self.functions.iter();
         let mut unnamed: Vec<_> = functions
-            .map(|(&(_, unnamed), &id)| (id, unnamed))
+            .map(|(&(_, unnamed, _), &id)| (id, unnamed))
             .filter(|&(_, unnamed)| unnamed != UnnamedReason::No)
             .collect();
         unnamed.sort_unstable();
@@ -295,6 +293,18 @@ impl<'p> Builder<'p> {
             .collect();
         if !pairs.is_empty() {
             self.comment(&format!("{COMMENT_PREFIX}unnamed: {}", pairs.join(" ")));
+        }
+    }
+
+    /// Says how many functions have a first line, where not all have one.
+    fn comment_first_lines(&mut self) {
+        let functions = self.message.function.len();
+        let starts = self.message.function.iter();
+        let known = starts.filter(|function| function.start_line != 0).count();
+        if known < functions {
+            self.comment(&format!(
+                "{COMMENT_PREFIX}first_lines: known of {known} of {functions} functions"
+            ));
         }
     }
 

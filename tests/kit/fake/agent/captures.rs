@@ -127,6 +127,7 @@ fn with_lines(instructions: bool) -> Profile {
                 file,
                 line,
                 system_name: &place,
+                ..FrameRef::default()
             });
             stack = made.dict.stacks.child(stack, frame);
         }
