@@ -14,9 +14,11 @@ interface Props extends PageProps {
   /** The baseline, by the same label; undefined: there is none, or it is not known yet. */
   before: SeriesResponse | undefined;
   quality: DataQuality | undefined;
+  /** They are of the selection before. */
+  stale: boolean;
 }
 
-export function Verdict({ chart, before, quality, now, selection }: Props) {
+export function Verdict({ chart, before, quality, stale, now, selection }: Props) {
   const { filters } = useSelectionState('filters');
   const { was } = useWas();
   const mean = chart
@@ -28,7 +30,7 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
   const change = changeText(mean, meanBefore);
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
-    <p class="selection-verdict" aria-live="polite">
+    <p class={`selection-verdict${stale ? ' outdated' : ''}`} aria-live="polite">
       {chart && chart.lines.length === 0 ? (
         <span class="soft">No {format.measured()} in this selection</span>
       ) : chart && Number.isFinite(mean) ? (

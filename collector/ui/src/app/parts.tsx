@@ -209,6 +209,10 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
   );
 }
 
+/** True where what is shown of a query is not the answer to the newest one. */
+export const isStale = ({ slow, trouble, data }: Query<unknown>) =>
+  (slow || trouble !== undefined) && data !== undefined;
+
 /**
  * The states of a question around what shows its answer. `told`: what went wrong with it is said
  * elsewhere.
@@ -226,10 +230,7 @@ export function Answer<T>(props: {
   // A problem that is shown elsewhere is not shown again, but the data is just as old.
   const trouble = props.told ? undefined : query.trouble;
   return (
-    <div
-      class={`answer${(query.slow || query.trouble) && query.data !== undefined ? ' stale' : ''}`}
-      aria-busy={query.waiting}
-    >
+    <div class={`answer${isStale(query) ? ' stale' : ''}`} aria-busy={query.waiting}>
       {query.slow && (
         <div class="waiting" role="status">
           <progress aria-label={`Loading ${props.what}`} />

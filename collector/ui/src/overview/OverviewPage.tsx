@@ -6,7 +6,7 @@ import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
 import { useWas } from '../app/was';
-import { Answer, Empty, Icon, Module, Name, TroubleBox, say } from '../app/parts';
+import { Answer, Empty, Icon, Module, Name, TroubleBox, isStale, say } from '../app/parts';
 import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { KeepIn } from '../incidents/KeepIn';
@@ -102,7 +102,7 @@ export function OverviewPage(props: PageProps) {
             ))}
           </select>
         </label>
-        <QualityLine quality={quick.data?.now} />
+        <QualityLine quality={quick.data?.now} stale={isStale(quick)} />
       </div>
       <FiringAlerts turn={selectionKey} now={props.now} />
       <Filters note="not applied: an overview has no stacks" />

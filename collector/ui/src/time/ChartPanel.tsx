@@ -40,15 +40,15 @@ export function ChartPanel(props: Props) {
   const { was } = useWas();
   const ghost = useMemo(
     () =>
-      was &&
-      before.data &&
-      ghostOf(
-        chart,
-        chartOf(before.data, by, props.now),
-        { now: props.range.from, was: was.selection.range.from },
-        hidden,
-      ),
-    [chart, before.data, hidden, was?.key],
+      was && before.data && !before.trouble
+        ? ghostOf(
+            chart,
+            chartOf(before.data, by, props.now),
+            { now: props.range.from, was: was.selection.range.from },
+            hidden,
+          )
+        : undefined,
+    [chart, before.data, before.trouble, hidden, was?.key],
   );
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
