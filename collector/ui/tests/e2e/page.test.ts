@@ -183,6 +183,59 @@ describe('the profile', () => {
     await page.waitForFunction(() => !/from=20/.test(location.hash));
   });
 
+  test('the keyboard walks along the chart, and zooms into a range of it', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await settled(page);
+    await page.locator('.plot').focus();
+    await page.keyboard.press('Home');
+    const told = page.locator('.plot-area > [aria-live]');
+    await expect.poll(() => told.textContent()).toMatch(/: [\d.]+ cores$/);
+    const [first, tip] = [await told.textContent(), page.locator('.tip.under .tip-head')];
+    expect(await tip.textContent()).toContain(first?.slice(0, 19));
+    await page.keyboard.press('ArrowRight');
+    await expect.poll(() => told.textContent()).not.toBe(first);
+    await page.keyboard.press('Enter');
+    for (let turn = 0; turn < 2; turn++) await page.keyboard.press('PageDown');
+    expect(Number((await page.locator('.u-select').boundingBox())?.width)).toBeGreaterThan(20);
+    await page.keyboard.press('Escape');
+    expect(param(page, 'from')).toBeNull();
+    for (const key of ['Home', 'ArrowRight', 'Enter', 'PageDown', 'Enter']) await page.keyboard.press(key);
+    await page.waitForFunction(() => /from=20/.test(location.hash));
+    const [from, to] = [Date.parse(param(page, 'from') ?? ''), Date.parse(param(page, 'to') ?? '')];
+    // From the second step to the eleventh after it.
+    const start = Date.parse(`${first?.slice(0, 19).replace(' ', 'T')}Z`);
+    expect([(from - start) % 10_000, to - from > 10 * (from - start)]).toEqual([0, true]);
+  });
+
+  test('times at the end of the axis are not cut', async () => {
+    const page = await site.open('from=2026-11-21T20:45:00Z&to=2026-11-21T20:49:30Z');
+    await page.waitForSelector('.plot canvas');
+    await settled(page);
+    const inked = await page.evaluate(() => {
+      const canvas = document.querySelector<HTMLCanvasElement>('.plot canvas');
+      if (!canvas) return -1;
+      const data = canvas.getContext('2d')?.getImageData(canvas.width - 2, 0, 2, canvas.height).data ?? [];
+      return data.filter((value, at) => at % 4 === 3 && value > 0).length;
+    });
+    expect(inked).toBe(0);
+  });
+
+  test('a line of the legend is selected by the keyboard, whatever the pointer is on', async () => {
+    const page = await site.open('by=host');
+    await drawn(page);
+    const select = page
+      .locator('.legend')
+      .getByRole('button', { name: /^Select only/ })
+      .first();
+    expect(await select.isVisible()).toBe(true);
+    await page.locator('.legend .wide button').first().focus();
+    await page.keyboard.press('Tab');
+    expect(await page.evaluate(() => document.activeElement?.getAttribute('aria-label'))).toMatch(/^Select only/);
+    await page.keyboard.press('Enter');
+    await expect.poll(() => param(page, 'query')).toMatch(/^host="/);
+  });
+
   test('the legend hides and isolates lines', async () => {
     const page = await site.open();
     await drawn(page);
