@@ -146,7 +146,11 @@ export function Popover(props: {
     };
     document.addEventListener('pointerdown', outside);
     document.addEventListener('focusin', outside);
+    // What is open belongs to the page that is left.
+    const left = () => setOpen(false);
+    addEventListener('popstate', left);
     return () => {
+      removeEventListener('popstate', left);
       document.removeEventListener('pointerdown', outside);
       document.removeEventListener('focusin', outside);
     };
