@@ -1,6 +1,7 @@
 // One line on the selection: how much, where, compared with when, and how complete it is.
 
 import type { DataQuality, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { CaptureWaits } from '../capture/Waits';
 import { lossOf, lostPart } from '../query/quality';
 import { useSelectionState } from '../state/store';
 import * as format from '../text/format';
@@ -18,7 +19,7 @@ interface Props extends PageProps {
   stale: boolean;
 }
 
-export function Verdict({ chart, before, quality, stale, now, selection }: Props) {
+export function Verdict({ chart, before, quality, stale, now, selection, openCapture }: Props) {
   const { filters } = useSelectionState('filters');
   const { was } = useWas();
   const mean = chart
@@ -55,6 +56,13 @@ export function Verdict({ chart, before, quality, stale, now, selection }: Props
         </>
       ) : (
         <span class="soft">{chart ? `${format.measure()} not known in this range` : ' '}</span>
+      )}
+      {/* What takes no CPU may wait for ever. */}
+      {chart && !selection.type && (
+        <>
+          {' '}
+          · <CaptureWaits openCapture={openCapture} />
+        </>
       )}
     </p>
   );

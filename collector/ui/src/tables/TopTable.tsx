@@ -288,7 +288,7 @@ function Rows(
       key: 'own',
       title: waits ? 'Blocked in' : 'Self',
       hint: waits
-        ? 'Time that threads waited in the function, the leaf of their own stack'
+        ? 'Time that threads waited in the function, the last of their program, or in calls of the kernel from it'
         : 'Time in the function itself',
       number: true,
       by: (row) => row.own,

@@ -328,8 +328,8 @@ describe.skipIf(!SEEDED)('names and heads', () => {
     await drawn(page);
     await page.locator('.top th', { hasText: 'Blocked in' }).waitFor();
     const first = page.locator('.top tbody tr').first();
-    expect(await first.locator('.cell-name').textContent()).toContain('schedule');
-    expect(await first.locator('.woken').textContent()).toMatch(/a hard interrupt|postgres/);
+    expect(await first.locator('.cell-name').textContent()).toContain('WaitEventSetWait');
+    expect(await first.locator('.woken').textContent()).toMatch(/a hard interrupt/);
     await site.shot(page, 'waits');
   });
 });
