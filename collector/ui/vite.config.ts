@@ -3,12 +3,13 @@
 import { defineConfig } from 'vite';
 import { buildId } from './scripts/build-id.ts';
 import { licences } from './scripts/licences.ts';
+import { withoutJson } from './scripts/without-json.ts';
 
 export default defineConfig({
   // Relative, so that the page works below any path.
   base: './',
   define: { __BUILD__: JSON.stringify(buildId()) },
-  plugins: [licences()],
+  plugins: [licences(), withoutJson()],
   oxc: { jsx: { runtime: 'automatic', importSource: 'preact' } },
   build: {
     outDir: 'dist',
@@ -28,6 +29,7 @@ export default defineConfig({
   },
   worker: {
     format: 'es',
+    plugins: () => [withoutJson()],
     // Each worker is one file, named after what it does.
     rollupOptions: {
       output: { entryFileNames: ({ name }) => (name === 'searchWorker' ? 'search.js' : 'analysis.js') },

@@ -2,4 +2,7 @@
 
 import { defineConfig } from 'vitest/config';
 
-export default defineConfig({ test: { include: ['tests/unit/**/*.test.ts'], environment: 'node' } });
+export default defineConfig({
+  // A loaded machine is slow, not wrong.
+  test: { include: ['tests/unit/**/*.test.ts'], environment: 'node', testTimeout: 60_000 },
+});

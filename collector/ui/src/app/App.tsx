@@ -20,7 +20,7 @@ import { addressOf, getState, setState, useSelectionState, useViewState } from '
 import type { View } from '../state/view';
 import { useZone } from '../state/zone';
 import * as format from '../text/format';
-import { type Range, absoluteSpec, resolve } from '../time/range';
+import { BACKWARDS, type Range, absoluteSpec, resolve } from '../time/range';
 import { Alarm } from './Alarm';
 import { useBaseline } from './Baseline';
 import { ComparePage } from '../compare/ComparePage';
@@ -129,6 +129,13 @@ export function App() {
               code: 'range',
             }}
           />
+        )}
+        {wrong === BACKWARDS && (
+          <p>
+            <button type="button" onClick={() => setState({ from: getState().to, to: getState().from })}>
+              ⇄ Swap
+            </button>
+          </p>
         )}
         {page && <Page {...page} view={view} />}
       </main>

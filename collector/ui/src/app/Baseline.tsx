@@ -20,7 +20,7 @@ export function useLastDeploy(query: string, endMs: number, asked: boolean) {
 
 /** The baseline of a selection. `turn`: as of {@link keyOf}. */
 export function useBaseline(range: Range | undefined, selection: Selection | undefined, turn: number): BaselineState {
-  const { baseline } = useSelectionState('baseline');
+  const { baseline, from, to } = useSelectionState('baseline', 'from', 'to');
   const asked = baseline === 'deploy' && range !== undefined;
   const { deploy, waiting, trouble } = useLastDeploy(selection?.query ?? '', range?.to ?? 0, asked);
   const deployMs = deploy && toMs(deploy.startUnixNs);
@@ -32,7 +32,9 @@ export function useBaseline(range: Range | undefined, selection: Selection | und
   const of = { ...selection, range: found };
   const words = wordsOf(baseline, deployMs);
   const when = baseline === 'previous' ? `in ${words}` : words;
-  return { was: { selection: of, key: keyOf(of, turn), words, when }, deployMs, lacks: '' };
+  const { range: _, ...what } = selection;
+  const key = `${JSON.stringify([baseline, from, to, what])}\n${keyOf(of, turn)}`;
+  return { was: { selection: of, key, words, when }, deployMs, lacks: '' };
 }
 
 /** Chooses it. */

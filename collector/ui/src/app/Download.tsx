@@ -1,6 +1,6 @@
 // The profile as a file, in every format the collector writes.
 
-import { Icon, Popover } from './parts';
+import { Popover } from './parts';
 import type { Selection } from '../query/selection';
 import { toNs } from '../time/range';
 
@@ -39,15 +39,7 @@ export function Download({ selection, note }: { selection: Selection; note?: str
 /** Every format of a profile, each a link. */
 export function FormatMenu({ url, note }: { url: (extension: string) => string; note?: string | undefined }) {
   return (
-    <Popover
-      title="Download the profile"
-      align="right"
-      label={
-        <>
-          <Icon of="download" /> Download
-        </>
-      }
-    >
+    <Popover title="Download the profile" align="right" label="Download">
       {(close) => <FormatList url={url} note={note} close={close} />}
     </Popover>
   );

@@ -27,7 +27,7 @@ import { NotFiltered } from './Filters';
 import { FunctionParts, FunctionTrend } from './FunctionTrend';
 import { GroupBy } from './GroupBy';
 import { NoSamples } from './NoSamples';
-import { Answer, Name } from './parts';
+import { Answer, Name, isStale } from './parts';
 import { LossBox, QualityLine } from './QualityLine';
 import type { PageProps } from './page';
 import { TypeChoice } from './TypeChoice';
@@ -40,7 +40,7 @@ export function ProfilePage(props: PageProps) {
   const chart = useQuery(`series ${by}\n${selectionKey}`, (signal) => series(selection, by, signal));
   const { was } = useWas();
   // For the line above the chart, and behind it.
-  const before = useQuery(was && `before ${by}\n${was.key}`, (signal) => series((was as Was).selection, by, signal));
+  const before = useQuery(was && `before ${by} ${was.key}`, (signal) => series((was as Was).selection, by, signal));
   const reloads = useReloads();
   const stacks = useQuery(
     `profile ${root}\n${selectionKey}\n${reloads}`,
@@ -55,16 +55,23 @@ export function ProfilePage(props: PageProps) {
   const quality = stacks.data?.quality ?? chart.data?.quality;
   const drawn = useMemo(() => chart.data && chartOf(chart.data, by, props.now()), [chart.data, by]);
   const coveredNs = drawn && drawn.coveredNs > 0 ? drawn.coveredNs : undefined;
+  const stale = isStale(chart) || isStale(stacks);
   return (
     <>
       <h2 class="hidden">Profile</h2>
-      <Verdict {...props} chart={drawn} before={before.data} quality={quality} />
+      <Verdict
+        {...props}
+        chart={drawn}
+        before={before.trouble ? undefined : before.data}
+        quality={quality}
+        stale={stale}
+      />
       <section class="chart-panel" aria-label={`${format.measure()} over time`}>
         <div class="tools">
           <TypeChoice range={props.range} />
           <GroupBy labels={labels} />
           <NotFiltered />
-          <QualityLine quality={quality} />
+          <QualityLine quality={quality} stale={stale} />
         </div>
         <Answer query={chart} told={told} what="the chart" room="chart">
           {(answer) => (

@@ -21,13 +21,14 @@ export function LossBox({ sampling, what }: { sampling: DataQuality['sampling'];
   );
 }
 
-export function QualityLine({ quality }: { quality: DataQuality | undefined }) {
+/** `stale`: it is of the answer before. */
+export function QualityLine({ quality, stale }: { quality: DataQuality | undefined; stale?: boolean }) {
   if (!quality) return <div class="quality" />;
   const notes = notesOf(quality);
   const warns = notes.filter((note) => note.warn).length;
   const bad = notes.some((note) => note.bad);
   return (
-    <div class="quality" role="group" aria-label="Data quality">
+    <div class={`quality${stale ? ' outdated' : ''}`} role="group" aria-label="Data quality">
       <Popover
         title="The data behind this view, and what is missing"
         class={`plain quality-button ${bad ? 'bad' : warns ? 'warned' : ''}`}

@@ -1,6 +1,7 @@
 // One line on the selection: how much, where, compared with when, and how complete it is.
 
 import type { DataQuality, SeriesResponse } from '../gen/fleetprof/collector/v1/query_pb';
+import { CaptureWaits } from '../capture/Waits';
 import { lossOf, lostPart } from '../query/quality';
 import { useSelectionState } from '../state/store';
 import * as format from '../text/format';
@@ -14,9 +15,11 @@ interface Props extends PageProps {
   /** The baseline, by the same label; undefined: there is none, or it is not known yet. */
   before: SeriesResponse | undefined;
   quality: DataQuality | undefined;
+  /** They are of the selection before. */
+  stale: boolean;
 }
 
-export function Verdict({ chart, before, quality, now, selection }: Props) {
+export function Verdict({ chart, before, quality, stale, now, selection, openCapture }: Props) {
   const { filters } = useSelectionState('filters');
   const { was } = useWas();
   const mean = chart
@@ -28,7 +31,7 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
   const change = changeText(mean, meanBefore);
   const lost = quality?.sampling && lostPart(quality.sampling);
   return (
-    <p class="selection-verdict" aria-live="polite">
+    <p class={`selection-verdict${stale ? ' outdated' : ''}`} aria-live="polite">
       {chart && chart.lines.length === 0 ? (
         <span class="soft">No {format.measured()} in this selection</span>
       ) : chart && Number.isFinite(mean) ? (
@@ -53,6 +56,13 @@ export function Verdict({ chart, before, quality, now, selection }: Props) {
         </>
       ) : (
         <span class="soft">{chart ? `${format.measure()} not known in this range` : ' '}</span>
+      )}
+      {/* What takes no CPU may wait for ever. */}
+      {chart && !selection.type && (
+        <>
+          {' '}
+          · <CaptureWaits openCapture={openCapture} />
+        </>
       )}
     </p>
   );

@@ -36,7 +36,6 @@ const ICONS = {
   theme: 'M8 2a6 6 0 1 0 0 12V2Z',
   close: 'm4 4 8 8m0-8-8 8',
   link: 'M6.5 9.5 9.5 6.500M7 4.500l1-1a3 3 0 0 1 4.500 4.500l-1 1M9 11.500l-1 1A3 3 0 0 1 3.500 8l1-1',
-  download: 'M8 2v8m-3.500-3L8 10.500 11.500 7M3 13.500h10',
   warn: 'M8 2 1.500 13.500h13L8 2Zm0 4.500v3.500m0 1.200v.8',
   person: 'M8 8a3 3 0 1 1 0-6 3 3 0 0 1 0 6Zm-5.500 6a5.500 5.500 0 0 1 11 0',
   plus: 'M8 3v10M3 8h10',
@@ -146,7 +145,11 @@ export function Popover(props: {
     };
     document.addEventListener('pointerdown', outside);
     document.addEventListener('focusin', outside);
+    // What is open belongs to the page that is left.
+    const left = () => setOpen(false);
+    addEventListener('popstate', left);
     return () => {
+      removeEventListener('popstate', left);
       document.removeEventListener('pointerdown', outside);
       document.removeEventListener('focusin', outside);
     };
@@ -209,6 +212,10 @@ export function TroubleBox({ trouble, again }: { trouble: Trouble; again?: () =>
   );
 }
 
+/** True where what is shown of a query is not the answer to the newest one. */
+export const isStale = ({ slow, trouble, data }: Query<unknown>) =>
+  (slow || trouble !== undefined) && data !== undefined;
+
 /**
  * The states of a question around what shows its answer. `told`: what went wrong with it is said
  * elsewhere.
@@ -226,10 +233,7 @@ export function Answer<T>(props: {
   // A problem that is shown elsewhere is not shown again, but the data is just as old.
   const trouble = props.told ? undefined : query.trouble;
   return (
-    <div
-      class={`answer${(query.slow || query.trouble) && query.data !== undefined ? ' stale' : ''}`}
-      aria-busy={query.waiting}
-    >
+    <div class={`answer${isStale(query) ? ' stale' : ''}`} aria-busy={query.waiting}>
       {query.slow && (
         <div class="waiting" role="status">
           <progress aria-label={`Loading ${props.what}`} />

@@ -9,7 +9,10 @@ import type { Selection } from '../query/selection';
 export interface Was {
   /** The same selection at another time. */
   selection: Selection;
-  /** Changes when it is to be queried again. */
+  /**
+   * Changes when it is to be queried again. What stands before its newline changes only when
+   * something else is chosen: of that the answers to this are no baseline.
+   */
   key: string;
   /** What it is called within a sentence: `compared with …`. */
   words: string;

@@ -199,15 +199,7 @@ function Files({ profile, pick, name, kept }: FilesProps) {
     );
   };
   return (
-    <Popover
-      title="Download the profile"
-      align="right"
-      label={
-        <>
-          <Icon of="download" /> Download
-        </>
-      }
-    >
+    <Popover title="Download the profile" align="right" label="Download">
       {(close) => (
         <div class="menu">
           {trouble && <TroubleBox trouble={trouble} />}

@@ -46,6 +46,9 @@ export function linesDraft(text: string): Partial<Draft> {
   return { duration: '10s', detail: 'lines', reason: `lines of ${text}`.slice(0, REASON_CHARS) };
 }
 
+/** What a capture of waits starts with. */
+export const WAITS_DRAFT: Partial<Draft> = { event: 'off-cpu', duration: '10s', reason: 'where it waits' };
+
 /** Most characters of a reason that the page writes. */
 const REASON_CHARS = 60;
 

@@ -7,7 +7,7 @@ import type { LoadedProfile } from '../analysis/protocol';
 import { useDiffGraph } from '../analysis/useGraph';
 import { useReloads } from '../analysis/useReloads';
 import { useWas } from '../app/was';
-import { Answer, Choice, Empty, TroubleBox } from '../app/parts';
+import { Answer, Choice, Empty, TroubleBox, isStale } from '../app/parts';
 import { LossBox } from '../app/QualityLine';
 import { type PageProps, keyOf } from '../app/page';
 import { FlamePanel } from '../flame/FlamePanel';
@@ -99,6 +99,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
   );
   // With nothing on a side, no change is known, and none is denied.
   const isOneSided = pair.data !== undefined && (pair.data.before.rows === 0 || pair.data.after.rows === 0);
+  const stale = [pair, means, changes, whole].some(isStale) ? ' outdated' : '';
   const unit = means.data?.after.quality?.unit || means.data?.before.quality?.unit || 'nanoseconds';
   return (
     <>
@@ -111,9 +112,16 @@ function Compared(props: PageProps & { beforeRange: Range }) {
         rates={rates}
         changes={changes.data}
         unit={unit}
+        stale={stale}
       />
       <div class="compare-head">
-        <Verdict rates={rates} unit={unit} fleet={whole.data?.fleet} changes={isOneSided ? undefined : changes.data} />
+        <Verdict
+          stale={stale}
+          rates={rates}
+          unit={unit}
+          fleet={whole.data?.fleet}
+          changes={isOneSided ? undefined : changes.data}
+        />
         <Measures unit={unit} rates={rates} />
         {!selection.type && (
           <KeepIn
@@ -126,7 +134,7 @@ function Compared(props: PageProps & { beforeRange: Range }) {
           />
         )}
       </div>
-      <Losses pair={pair.data} />
+      {stale === '' && <Losses pair={pair.data} />}
       <Body
         labels={props.labels}
         pair={pair}

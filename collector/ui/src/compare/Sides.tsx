@@ -34,6 +34,8 @@ interface Props extends PageProps {
   rates: readonly [number, number] | undefined;
   changes: Changes | undefined;
   unit: string;
+  /** A class where rates and changes are of the sides before. */
+  stale: string;
 }
 
 export function Sides(props: Props) {
@@ -224,12 +226,12 @@ function Line(
         title={props.title}
         align="left"
       />
-      <span class="side-sum">
+      <span class={`side-sum${props.stale}`}>
         {rate === undefined ? '' : `${format.rate(rate, props.unit)} · `}
         {side ? `${format.compact(side.samples)} samples` : ''}
         {side && side.lost >= LOST_TOLD && ` · lost ${format.percent(side.lost)}`}
       </span>
-      <QualityLine quality={props.quality[of]} />
+      <QualityLine quality={props.quality[of]} stale={props.stale !== ''} />
     </div>
   );
 }

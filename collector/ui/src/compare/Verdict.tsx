@@ -18,12 +18,14 @@ interface Props {
   fleet: OverviewRow | undefined;
   /** By function; undefined: not known yet. */
   changes: Changes | undefined;
+  /** A class where they are of the sides before. */
+  stale: string;
 }
 
 /** A smaller change of the whole needs no explanation. */
 const EXPLAINED_FROM = 0.03;
 
-export function Verdict({ rates, unit, fleet, changes }: Props) {
+export function Verdict({ rates, unit, fleet, changes, stale }: Props) {
   const change = fleet?.change;
   const delta = rates ? rates[1] - rates[0] : Number.NaN;
   const known = rates !== undefined && Number.isFinite(delta);
@@ -33,7 +35,7 @@ export function Verdict({ rates, unit, fleet, changes }: Props) {
   const value = (rate: number) => (unit === 'bytes' ? format.bytes(rate) : cores(rate));
   const tone = change?.significant ? (delta < 0 ? 'tone-less' : 'tone-more') : 'soft';
   return (
-    <section class="verdict compare-verdict" aria-label="Verdict" aria-live="polite">
+    <section class={`verdict compare-verdict${stale}`} aria-label="Verdict" aria-live="polite">
       <p class="verdict-line">
         {known ? (
           <>

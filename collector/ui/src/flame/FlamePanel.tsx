@@ -280,7 +280,7 @@ function Whole(props: PartProps) {
       onMenu={(node, x, y) => props.onMenu({ of, node }, x, y)}
       describe={(node) => sentence(node, of)}
       onKey={onKey}
-      idle={<Legend diff={graph.request.diff !== undefined} chance={graph.request.diff?.chance} keys={props.keys} />}
+      idle={<Legend graph={graph} keys={props.keys} />}
     />
   );
 }

@@ -69,14 +69,14 @@ function SearchBox() {
       <Toggle pressed={regex} title="Search with a regular expression" onChange={(next) => setState({ regex: next })}>
         .*
       </Toggle>
-      <output class={problem ? 'wrong' : 'matched'} aria-live="polite" aria-busy={waiting}>
-        {problem
-          ? problem
-          : waiting
-            ? 'searching …'
-            : matched
-              ? `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}`
-              : ''}
+      <output class="matched" aria-live="polite" aria-busy={waiting}>
+        {problem ? (
+          <span class="wrong tip">{problem}</span>
+        ) : waiting ? (
+          'searching …'
+        ) : (
+          matched && `${format.percent(matched.share)} in ${format.plural(matched.nodes, 'frame')}`
+        )}
       </output>
     </span>
   );
@@ -106,8 +106,8 @@ function ColourChoice() {
       value={colours}
       onChange={(event) => setState({ colours: event.currentTarget.value as Colours })}
     >
-      <option value="kind">Colour by: type</option>
-      <option value="module">Colour by: module</option>
+      <option value="kind">Colour: type</option>
+      <option value="module">Colour: module</option>
     </select>
   );
 }

@@ -2,16 +2,16 @@
 // Without one, what colours mean.
 
 import type { ComponentChildren } from 'preact';
-import { useEffect, useRef } from 'preact/hooks';
+import { useEffect, useMemo, useRef } from 'preact/hooks';
 import { type Graph, analysis } from '../analysis/client';
 import type { ProfileSource } from '../analysis/protocol';
-import { Bar, CopyButton, Icon, Name, Popover } from '../app/parts';
+import { Bar, CopyButton, Icon, Module, Name, Popover } from '../app/parts';
 import { untilReplaced, useQuery } from '../query/useQuery';
 import { setState, useDisplayState } from '../state/store';
 import { useTheme } from '../state/theme';
 import * as format from '../text/format';
 import { actionsOf } from './actions';
-import { DIFF_STEPS, KIND_LEGEND, diffColour, kindColour } from './colour';
+import { DIFF_STEPS, KIND_LEGEND, diffColour, kindColour, moduleColour } from './colour';
 import { About, type Describing, Numbers, OfFunction } from './describe';
 import { FrameLines } from './FrameLines';
 import type { Neighbours } from './sandwich';
@@ -208,18 +208,10 @@ function Around({ graph, found, of }: { graph: Graph; found: Neighbours; of: Des
 }
 
 /** What colours mean, and the keys. */
-export function Legend({
-  diff,
-  chance,
-  keys,
-}: {
-  diff: boolean;
-  chance: boolean | undefined;
-  keys: readonly (readonly [string, string])[] | undefined;
-}) {
+export function Legend({ graph, keys }: { graph: Graph; keys: readonly (readonly [string, string])[] | undefined }) {
   return (
     <div class="legend-row">
-      <Colours diff={diff} chance={chance} />
+      <Colours graph={graph} />
       <Popover title="Shortcuts" class="plain soft keys" align="right" above label="Shortcuts">
         {() => (
           <dl class="keys-list">
@@ -236,20 +228,47 @@ export function Legend({
   );
 }
 
-function Colours({ diff, chance }: { diff: boolean; chance: boolean | undefined }) {
+/** Most modules that are named: those with most time in their own code. */
+const MODULES_NAMED = 6;
+
+function Modules({ graph: { functions, layout } }: { graph: Graph }) {
+  const theme = useTheme();
+  const modules = useMemo(() => {
+    const { module } = layout.tree.names;
+    const own = new Map<string, number>();
+    functions?.name.forEach((id, at) => {
+      own.set(module[id], (own.get(module[id]) ?? 0) + functions.own[at]);
+    });
+    own.delete('');
+    return [...own].sort((left, right) => right[1] - left[1]).map(([path]) => path);
+  }, [functions]);
+  return (
+    <span class="legend-line">
+      {modules.slice(0, MODULES_NAMED).map((path) => (
+        <span key={path}>
+          <span class="swatch" style={{ background: moduleColour(path, theme) }} /> <Module path={path} />
+        </span>
+      ))}
+      {modules.length > MODULES_NAMED && `and ${format.count(modules.length - MODULES_NAMED)} more`}
+    </span>
+  );
+}
+
+function Colours({ graph }: { graph: Graph }) {
   const { colours } = useDisplayState('colours');
   const theme = useTheme();
+  const { diff } = graph.request;
   if (diff) {
     return (
       <span class="legend-line">
         <span class="swatch" style={{ background: diffColour(-DIFF_STEPS, theme) }} /> less
-        <span class="swatch" style={{ background: diffColour(0, theme) }} /> {chance ? 'within noise' : 'same'}
+        <span class="swatch" style={{ background: diffColour(0, theme) }} /> {diff.chance ? 'within noise' : 'same'}
         <span class="swatch" style={{ background: diffColour(DIFF_STEPS, theme) }} /> more
         <span class="swatch hatch" /> gone
       </span>
     );
   }
-  if (colours === 'module') return <span class="legend-line soft">one colour for each module</span>;
+  if (colours === 'module') return <Modules graph={graph} />;
   return (
     <span class="legend-line">
       {KIND_LEGEND.map(({ kind, label }) => (

@@ -60,7 +60,7 @@ export function FrameLines({ source, text, kind, unit, samples, hasLines, onReco
     );
   }
   const whole = rows.reduce((most, row) => Math.max(most, row.total), 0);
-  const shown = (value: number) => (samples ? format.count(value) : format.weight(value, unit));
+  const shown = samples ? format.count : format.weights(whole, unit);
   return (
     <div class="detail-lines">
       <table aria-label="Samples by source line">

@@ -40,7 +40,8 @@ export function problemOf(search: Search): string | undefined {
     namePattern(search.text);
     return undefined;
   } catch (error) {
-    return `not a regular expression: ${(error as Error).message.replace(/^Invalid regular expression: /, '')}`;
+    // The browser's words, without the pattern, which stands in the field.
+    return `not a regular expression: ${(error as Error).message.replace(/^.*: /s, '').toLowerCase()}`;
   }
 }
 

@@ -50,7 +50,7 @@ export const TRANSFORM_WORDS: Record<TransformOp, string> = {
 export const KIND_START = 253;
 
 const START_NATIVE =
-  /^(_start|main|__libc_start_(main|call_main)(_impl)?(@.*)?|(__)?clone3?(@.*)?|start_thread(@.*)?|std::rt::lang_start(_internal)?(::.*)?|std::sys::(backtrace|thread_local|thread|pal|unix|sys_common).*(__rust_begin_short_backtrace|thread_start)(::.*)?|runtime\.(goexit|main|rt0_go|mstart|mstart0|mstart1)(\.abi0)?|thread_native_entry\(Thread\*\)|JavaThread::thread_main_inner\(\))$/;
+  /^(_start|main|__libc_start_(main|call_main)(_impl)?(@.*)?|(__GI_)?(__)?clone3?(@.*)?|start_thread(@.*)?|std::rt::lang_start(_internal)?(::.*)?|std::sys::(backtrace|thread_local|thread|pal|unix|sys_common).*(__rust_begin_short_backtrace|thread_start)(::.*)?|runtime\.(goexit|main|rt0_go|mstart|mstart0|mstart1)(\.abi0)?|thread_native_entry\(Thread\*\)|JavaThread::thread_main_inner\(\))$/;
 const START_KERNEL = /^(ret_from_fork(_asm)?|kthread)$/;
 
 /** True for a frame that only starts a program or a thread, of no use to who looks for time. */

@@ -388,7 +388,7 @@ export function functionRows(tree: Tree, column: 0 | 1 = 0, top = 0): Row[] {
     const wait = waits?.[node] ?? 0;
     if (wait === 0) own[name[node]] += value;
     else if (value > 0) {
-      // The thread waits in its own last frame; what its waker ran is no place where time went.
+      // What its waker ran is no place where time went.
       const at = blockedIn(tree, wait);
       own[name[at]] += value;
       const of = wakers.get(name[at]) ?? new Map<number, number>();
@@ -424,11 +424,17 @@ function waitsOf(tree: Tree): Uint32Array | undefined {
   return waits;
 }
 
-/** The frame in which a thread waits, by the frame of its waker. */
+/**
+ * The frame in which a thread waits, by the frame of its waker: the last of its program, since
+ * within the kernel nearly all waits end in the scheduler. A thread of the kernel has none.
+ */
 function blockedIn(tree: Tree, wait: number): number {
   const { names, parent, name } = tree;
   let at = parent[wait];
   while (at !== 0 && names.kind[name[at]] === KIND.synthetic && isWaitState(names.text[name[at]])) at = parent[at];
+  let user = at;
+  while (names.kind[name[user]] === KIND.kernel) user = parent[user];
+  if (user !== 0 && !isGroup(names.kind[name[user]]) && names.kind[name[user]] !== KIND.synthetic) return user;
   return at === 0 ? wait : at;
 }
 

@@ -273,13 +273,10 @@ function Picked(props: HeatMapProps & { shown: Pick | undefined; anchored: boole
   );
 }
 
-/** Few samples are written out. */
-const samplesText = (value: number) => (value < 1e4 ? format.count(value) : format.compact(Math.round(value)));
-
 function Legend({ grid, unit, samples, theme }: { grid: Grid; unit: string; samples: boolean; theme: Theme }) {
   const most = samples ? grid.mostCount : grid.mostWeight;
   if (!(most > 0)) return null;
-  const amount = (value: number) => (samples ? samplesText(value) : format.weight(value, unit));
+  const amount = (value: number) => (samples ? format.compact(Math.round(value)) : format.weight(value, unit));
   return (
     <span
       class="heat-legend"

@@ -22,7 +22,7 @@ const AXIS_HEIGHT = 18;
 /** Width of a column: as there is room, within these. Unit: CSS pixels. Fingers need more. */
 const COLUMN_MIN = 5;
 const COLUMN_MIN_TOUCH = 9;
-const COLUMN_MAX = 44;
+const COLUMN_MAX = 200;
 
 /** How far the pointer moves before a press is a drag. Unit: CSS pixels. */
 const DRAG_FROM = 3;

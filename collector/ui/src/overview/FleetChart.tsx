@@ -10,6 +10,7 @@ import { happenings } from '../events/flags';
 import { setState } from '../state/store';
 import * as format from '../text/format';
 import { absoluteSpec, toMs } from '../time/range';
+import { KEYS_TOLD, useRangeKeys } from '../time/rangeKeys';
 import { cores, dark, isSignificant, kindOf, paths, spoken } from './overview';
 import type { Band } from '../time/series';
 import { Lost, Missing, stretched } from './Spark';
@@ -45,9 +46,14 @@ export function FleetChart({
   const [drag, setDrag] = useState<[number, number]>();
   const [under, setUnder] = useState<number>();
   const steps = row.steps.length;
-  if (steps === 0) return null;
   const start = toMs(answer.startUnixNs);
   const stepMs = Number(answer.stepNs) / 1e6;
+  const zoom = (low: number, high: number) => {
+    const at = (part: number) => Math.round(start + part * steps * stepMs);
+    setState({ ...absoluteSpec({ from: at(low), to: at(high) }), live: false });
+  };
+  const { cursor, marked, ...keys } = useRangeKeys(steps, (from, until) => zoom(from / steps, until / steps));
+  if (steps === 0) return null;
   const was = stretched(row.baselineSteps, steps);
   const most = [...row.steps, ...was].reduce((one, other) => Math.max(one, other), 0) * 1.08;
   const place = (event: PointerEvent) => {
@@ -59,10 +65,10 @@ export function FleetChart({
     setDrag(undefined);
     if (from === undefined) return;
     const [low, high] = [Math.min(from, place(event)), Math.max(from, place(event))];
-    if (high - low < DRAG_MIN) return;
-    const at = (part: number) => Math.round(start + part * steps * stepMs);
-    setState({ ...absoluteSpec({ from: at(low), to: at(high) }), live: false });
+    if (high - low >= DRAG_MIN) zoom(low, high);
   };
+  const shaded = marked?.map((step) => step / steps) ?? drag;
+  const pointed = cursor !== undefined ? (cursor + 0.5) / steps : drag ? undefined : under;
   const marks = answer.services.filter((one) => isSignificant(one) && one.change?.sinceUnixNs !== 0n);
   return (
     <div class="fleet-chart">
@@ -73,6 +79,10 @@ export function FleetChart({
         class="fleet-plot"
         ref={box}
         title="Drag to zoom into a time range"
+        {...keys}
+        tabIndex={0}
+        role="application"
+        aria-label={`CPU of the selection over time, ${spoken(row)}. ${KEYS_TOLD}.`}
         onPointerDown={(event) => setDrag([place(event), place(event)])}
         onPointerMove={(event) => {
           const at = place(event);
@@ -85,13 +95,7 @@ export function FleetChart({
           setDrag(undefined);
         }}
       >
-        <svg
-          viewBox={`0 0 ${steps} 1`}
-          preserveAspectRatio="none"
-          role="img"
-          aria-label={`CPU of the selection, ${spoken(row)}`}
-          focusable="false"
-        >
+        <svg viewBox={`0 0 ${steps} 1`} preserveAspectRatio="none" aria-hidden="true" focusable="false">
           {dark(row.steps).map(([from, to]) => (
             <rect key={from} class="spark-dark" x={from} y="0" width={to - from} height="1" />
           ))}
@@ -99,12 +103,12 @@ export function FleetChart({
           <Missing steps={was} />
           <path class="spark-was" d={paths(was, most)} />
           <path class="spark-is" d={paths(row.steps, most)} />
-          {drag && (
+          {shaded && (
             <rect
               class="fleet-drag"
-              x={Math.min(...drag) * steps}
+              x={Math.min(...shaded) * steps}
               y="0"
-              width={Math.abs(drag[1] - drag[0]) * steps}
+              width={Math.abs(shaded[1] - shaded[0]) * steps}
               height="1"
             />
           )}
@@ -119,11 +123,11 @@ export function FleetChart({
           </span>
         ))}
         <Flags all={happened} range={{ from: start, to: start + steps * stepMs }} left={0} width={width} />
-        {under !== undefined && !drag && (
+        {pointed !== undefined && (
           <Under
             row={row}
             was={was}
-            at={under}
+            at={pointed}
             start={start}
             stepMs={stepMs}
             lost={lost}
@@ -211,7 +215,7 @@ function Under(props: {
   const isLost = props.lost.some((band) => band.fromMs < at + props.stepMs && band.toMs > at);
   const side = props.at > 0.5 ? { right: `${(1 - props.at) * 100 + 1}%` } : { left: `${props.at * 100 + 1}%` };
   return (
-    <div class="tip under" style={side}>
+    <div class="tip under" style={side} aria-live="polite">
       <div class="tip-head">{format.stamp(at)}</div>
       <div class="tip-row sum">
         <span>now</span> <b>{value(props.row.steps)}</b>

@@ -6,7 +6,8 @@ import { Link } from '../app/Link';
 import { QualityLine } from '../app/QualityLine';
 import type { PageProps } from '../app/page';
 import { useWas } from '../app/was';
-import { Answer, Empty, Icon, Module, Name, TroubleBox, say } from '../app/parts';
+import { Answer, Empty, Icon, Module, Name, TroubleBox, isStale, say } from '../app/parts';
+import { CaptureWaits } from '../capture/Waits';
 import { type Events, events } from '../events/client';
 import type { HostsResponse, OverviewResponse, OverviewRow } from '../gen/fleetprof/collector/v1/query_pb';
 import { KeepIn } from '../incidents/KeepIn';
@@ -102,7 +103,7 @@ export function OverviewPage(props: PageProps) {
             ))}
           </select>
         </label>
-        <QualityLine quality={quick.data?.now} />
+        <QualityLine quality={quick.data?.now} stale={isStale(quick)} />
       </div>
       <FiringAlerts turn={selectionKey} now={props.now} />
       <Filters note="not applied: an overview has no stacks" />
@@ -114,6 +115,7 @@ export function OverviewPage(props: PageProps) {
             hosts={fleet}
             events={happened}
             of={{ query: selection.query, label, baseline: was, range, words, lost }}
+            openCapture={props.openCapture}
           />
         )}
       </Answer>
@@ -162,9 +164,10 @@ interface OverviewProps {
   hosts: Query<HostsResponse>;
   events: Events | undefined;
   of: Of;
+  openCapture: PageProps['openCapture'];
 }
 
-function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
+function Overview({ answer, whole, hosts, events, of, openCapture }: OverviewProps) {
   const fleet = answer.fleet;
   if (!fleet || answer.services.length === 0) {
     return (
@@ -198,7 +201,10 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
           )}
         </p>
         {hasBaseline && changed.length === 0 && changedHosts.length === 0 && (
-          <p class="verdict-calm">No significant change of at least 0.02 cores and 3 %.</p>
+          <p class="verdict-calm">
+            No significant change of at least 0.02 cores and 3 %. What is slow all the same waits:{' '}
+            <CaptureWaits openCapture={openCapture} />
+          </p>
         )}
         <ul>
           {changed.slice(0, SENTENCES_MAX).map((row) => (
@@ -253,7 +259,11 @@ function Overview({ answer, whole, hosts, events, of }: OverviewProps) {
             ))}
           </ul>
           <More of={outliers.length} shown={LISTED_MAX} />
-          <Waiting answer={answer} profileOf={(label, name) => profileOf(of.query, label, name)} />
+          <Waiting
+            answer={answer}
+            openCapture={openCapture}
+            profileOf={(label, name) => profileOf(of.query, label, name)}
+          />
           <h3>Hosts with warnings</h3>
           <Answer query={hosts} what="the hosts">
             {(answer) => <Troubled answer={answer} />}

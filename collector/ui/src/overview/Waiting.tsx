@@ -2,6 +2,8 @@
 
 import { Link } from '../app/Link';
 import { Name } from '../app/parts';
+import type { PageProps } from '../app/page';
+import { CaptureWaits } from '../capture/Waits';
 import {
   type OverviewResponse,
   type PressedHost,
@@ -20,9 +22,10 @@ interface Props {
   answer: OverviewResponse;
   /** The profile of what has a label with this value. */
   profileOf: (label: string, name: string) => Partial<State>;
+  openCapture: PageProps['openCapture'];
 }
 
-export function Waiting({ answer, profileOf }: Props) {
+export function Waiting({ answer, profileOf, openCapture }: Props) {
   const throttled = answer.throttled.filter((one) => !one.inBaseline);
   const pressed = answer.pressed.filter((one) => !one.inBaseline);
   const before = answer.throttled.length - throttled.length + (answer.pressed.length - pressed.length);
@@ -50,7 +53,12 @@ export function Waiting({ answer, profileOf }: Props) {
       )}
       <ul class="outliers">
         {pressed.slice(0, LISTED_MAX).map((one) => (
-          <Pressed key={`${one.host} ${one.resource}`} of={one} to={profileOf('host', one.host)} />
+          <Pressed
+            key={`${one.host} ${one.resource}`}
+            of={one}
+            to={profileOf('host', one.host)}
+            openCapture={openCapture}
+          />
         ))}
       </ul>
       <Rest of={pressed.length + Number(answer.pressedLeftOut)} />
@@ -101,7 +109,8 @@ function waited(of: PressedHost): string {
   }
 }
 
-function Pressed({ of, to }: { of: PressedHost; to: Partial<State> }) {
+function Pressed(props: { of: PressedHost; to: Partial<State>; openCapture: PageProps['openCapture'] }) {
+  const { of, to, openCapture } = props;
   return (
     <li>
       <Link to={to}>
@@ -109,6 +118,12 @@ function Pressed({ of, to }: { of: PressedHost; to: Partial<State> }) {
       </Link>{' '}
       {waited(of)} {when(of)}
       {before(of.baselineShare, of.baselineShare ?? 0)}
+      {of.resource === Resource.IO && (
+        <>
+          {'. '}
+          <CaptureWaits openCapture={openCapture} query={to.query ?? ''} />
+        </>
+      )}
     </li>
   );
 }

@@ -88,6 +88,11 @@ function useField({ value, range, type = '', onChange, onText, beside = '', extr
   const input = useRef<HTMLInputElement>(null);
   useEffect(() => setText(value), [value]);
   useEffect(() => {
+    const left = () => setPlace(undefined);
+    addEventListener('popstate', left);
+    return () => removeEventListener('popstate', left);
+  }, []);
+  useEffect(() => {
     if (!onLeave) return;
     input.current?.focus();
     input.current?.select();

@@ -7,7 +7,7 @@ import { NotHeldError, type Trouble, TroubleError, UNKNOWN_ADVICE, troubleOf } f
 const BUSY = 'The collector is busy';
 
 const SENTENCES: Partial<Record<Code, [title: string, advice: string, retry: boolean]>> = {
-  [Code.InvalidArgument]: ['Invalid query', 'Fix the selector, pattern or time range.', false],
+  [Code.InvalidArgument]: ['Invalid query', 'Fix the filter, pattern or time range.', false],
   [Code.ResourceExhausted]: [
     'The answer is too large',
     'Narrow the time range, or select fewer hosts or units.',

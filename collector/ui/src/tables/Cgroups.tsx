@@ -63,6 +63,7 @@ export function Cgroups({ answer, range, coveredNs, before }: Props) {
   const rangeNs = coveredNs > 0 ? coveredNs : (range.to - range.from) * 1e6;
   const alone = roots.length === 1;
   const unit = answer.quality?.unit ?? 'nanoseconds';
+  const amount = format.weights(whole, unit);
   return (
     <section class="page" aria-label="Containers and services">
       <header class="page-head">
@@ -116,6 +117,7 @@ export function Cgroups({ answer, range, coveredNs, before }: Props) {
                   row={row}
                   alone={alone}
                   whole={whole}
+                  amount={amount}
                   rangeNs={rangeNs}
                   unit={unit}
                   before={before && beforeText(before, row.cgroup.path)}
@@ -167,6 +169,7 @@ function Row(props: {
   alone: boolean;
   row: CgroupRow;
   whole: number;
+  amount: (weight: number) => string;
   rangeNs: number;
   unit: string;
   before: string | undefined;
@@ -221,12 +224,12 @@ function Row(props: {
         </span>
       </td>
       <td class="number">
-        <Bar fraction={total / whole}>{format.weight(total, unit)}</Bar>
+        <Bar fraction={total / whole}>{props.amount(total)}</Bar>
       </td>
       <td class="number soft">{format.share(total, whole)}</td>
       <td class="number">{format.significant((total / props.rangeNs) * (unit === 'nanoseconds' ? 1 : 1e9))}</td>
       {props.before !== undefined && <td class="number soft">{props.before}</td>}
-      <td class="number soft">{own > 0 ? format.weight(own, unit) : '–'}</td>
+      <td class="number soft">{own > 0 ? props.amount(own) : '–'}</td>
       <td class={`number ${lost >= 0.5 * total && lost > 0 ? 'wrong' : lost > 0.01 * total ? 'warned' : 'soft'}`}>
         {lost > 0 ? format.share(lost, total) : '–'}
       </td>

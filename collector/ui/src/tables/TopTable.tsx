@@ -7,11 +7,13 @@ import type { ProfileSource } from '../analysis/protocol';
 import { FilterInput } from '../app/FilterInput';
 import { type Was, useWas } from '../app/was';
 import { getState, setState, useDisplayState, useViewState } from '../state/store';
+import { useTheme } from '../state/theme';
 import { type ColumnOf, SortedTable, sorted } from '../app/sorting';
 import { Answer, Bar, Empty, Icon, Module, Name } from '../app/parts';
 import { KIND_NONE, KIND_WORDS } from '../query/outcome';
 import type { Selection } from '../query/selection';
 import { untilReplaced, useQuery } from '../query/useQuery';
+import { moduleColour } from '../flame/colour';
 import { readPath } from '../flame/path';
 import { escapeRegex } from '../flame/search';
 import * as format from '../text/format';
@@ -204,7 +206,7 @@ function useBefore(source: Source | undefined, samples: boolean): ColumnOf<TopRo
   const asked = source && 'top' in source ? source : undefined;
   const byTotal = sort.endsWith('total');
   const by = of === 'exact' ? 'function' : of;
-  const query = useQuery(asked && was && `before-${by}\n${was.key}\n${byTotal}`, (signal) =>
+  const query = useQuery(asked && was && `before-${by} ${was.key}\n${byTotal}`, (signal) =>
     (asked as AskedTable).before((was as Was).selection, by, byTotal, signal),
   );
   const shares = useMemo(() => query.data && sharesOf(query.data, samples, byTotal), [query.data, samples, byTotal]);
@@ -255,7 +257,12 @@ function Rows(
 ) {
   const { rows, whole } = props;
   const { rows: of, filter, sort } = useViewState('rows', 'filter', 'sort');
-  const amount = (value: number) => (props.samples ? format.count(value) : format.weight(value, props.graph.unit));
+  const { colours } = useDisplayState('colours');
+  const theme = useTheme();
+  const amount = useMemo(() => {
+    const most = rows.reduce((max, row) => Math.max(max, row.own, row.total), 0);
+    return props.samples ? format.count : format.weights(most, props.graph.unit);
+  }, [rows, props.samples, props.graph.unit]);
   const isFunction = of === 'function' || of === 'exact';
   const before = useBefore(props.bare ? undefined : props.source, props.samples);
   const waits = rows.some((row) => row.waker !== undefined);
@@ -281,7 +288,7 @@ function Rows(
       key: 'own',
       title: waits ? 'Blocked in' : 'Self',
       hint: waits
-        ? 'Time that threads waited in the function, the leaf of their own stack'
+        ? 'Time that threads waited in the function, the last of their program, or in calls of the kernel from it'
         : 'Time in the function itself',
       number: true,
       by: (row) => row.own,
@@ -310,7 +317,11 @@ function Rows(
       cell: (row) => (
         <span class="cell-name">
           {isFunction && row.kind !== KIND_NONE && (
-            <span class={`kind kind-${row.kind}`} title={KIND_WORDS[row.kind]} />
+            <span
+              class={`kind kind-${row.kind}`}
+              style={colours === 'module' ? { background: moduleColour(row.module, theme) } : undefined}
+              title={KIND_WORDS[row.kind]}
+            />
           )}
           <button
             type="button"

@@ -80,6 +80,38 @@ export function weight(value: number, unit: string): string {
   return unit === 'nanoseconds' ? duration(value) : `${compact(value)} ${unit || 'samples'}`;
 }
 
+/** Units of weights in a column: the name, its size, and the weight from which on it is taken. */
+type Scale = readonly (readonly [name: string, size: number, from: number])[];
+
+const TIMES: Scale = [
+  ['h', 3600e9, 60_000e9],
+  ['min', 60e9, 1000e9],
+  ['s', 1e9, 1e9],
+  ['ms', 1e6, 1e6],
+  ['µs', 1e3, 1e3],
+  ['ns', 1, 0],
+];
+const BYTES: Scale = ['TiB', 'GiB', 'MiB', 'KiB', 'B'].map((name, at) => [name, 1024 ** (4 - at), 1024 ** (4 - at)]);
+const COUNTS: Scale = ['T', 'G', 'M', 'k', ''].map((name, at) => [name, 1000 ** (4 - at), 1000 ** (4 - at)]);
+
+/**
+ * Writes the weights of a column, all in the unit of the largest and with the same decimals, so
+ * that they compare by eye.
+ */
+export function weights(most: number, unit: string): (value: number) => string {
+  const scale = unit === 'nanoseconds' ? TIMES : unit === 'bytes' ? BYTES : COUNTS;
+  const [name, size] = scale.find(([, , from]) => most >= from) ?? scale[scale.length - 1];
+  const places = size === 1 ? 0 : Math.max(0, 3 - Math.floor(Math.log10(most / size)));
+  const least = 10 ** -places;
+  const word = scale === COUNTS ? `${name} ${unit || 'samples'}`.trim() : name;
+  return (value) => {
+    const shown = value / size;
+    const text =
+      shown >= least / 2 ? (places > 0 ? shown.toFixed(places) : count(shown)) : value > 0 ? `<${least}` : '0';
+    return `${text} ${word}`;
+  };
+}
+
 /** A large number with a decimal prefix: `1.2 G`. */
 export function compact(value: number): string {
   const size = Math.abs(value);
@@ -92,7 +124,7 @@ export function compact(value: number): string {
   ] as const) {
     if (size >= limit) return `${significant(value / (prefix === 'k' ? 1e3 : limit))} ${prefix}`;
   }
-  return significant(value, 4);
+  return Number.isInteger(value) ? count(value) : significant(value, 4);
 }
 
 /** Bytes with a binary prefix. */

@@ -17,8 +17,9 @@ import * as format from '../text/format';
 import { shown } from '../text/printable';
 import { Plot } from './plot';
 import type { Range } from './range';
+import { KEYS_TOLD, useRangeKeys } from './rangeKeys';
 import type { Chart, Gap, Ghost, Line } from './series';
-import { causeText, chartOf, colourOf, gapsOf, ghostOf, idOf, missing, REST_ID } from './series';
+import { causeText, chartOf, colourOf, gapsOf, ghostOf, idOf, missing, REST_ID, sumAt } from './series';
 
 interface Props {
   answer: SeriesResponse;
@@ -40,15 +41,15 @@ export function ChartPanel(props: Props) {
   const { was } = useWas();
   const ghost = useMemo(
     () =>
-      was &&
-      before.data &&
-      ghostOf(
-        chart,
-        chartOf(before.data, by, props.now),
-        { now: props.range.from, was: was.selection.range.from },
-        hidden,
-      ),
-    [chart, before.data, hidden, was?.key],
+      was && before.data && !before.trouble
+        ? ghostOf(
+            chart,
+            chartOf(before.data, by, props.now),
+            { now: props.range.from, was: was.selection.range.from },
+            hidden,
+          )
+        : undefined,
+    [chart, before.data, before.trouble, hidden, was?.key],
   );
   const gaps = useMemo(() => gapsOf(answer.quality), [answer]);
   const lines = useMemo(() => chart.lines.filter((line) => !hidden.includes(idOf(line))), [chart, hidden]);
@@ -148,6 +149,10 @@ function Drawing(props: DrawingProps) {
   useEffect(() => {
     if (chart.times.length > 1) plot.current?.show(chart, lines, gaps, ghost, { dark, axis: unit, utc });
   }, [chart, lines, gaps, dark, ghost, utc]);
+  const { cursor, marked, ...events } = useRangeKeys(chart.times.length - 1, (from, until) =>
+    brush.current({ from: chart.times[from] * 1000, to: chart.times[until] * 1000 }),
+  );
+  useEffect(() => plot.current?.showKeys(cursor, marked), [cursor, marked?.[0], marked?.[1]]);
   const under = point && point.step >= 0 && point.step < chart.times.length - 1 ? point : undefined;
   return (
     <div class="plot-area">
@@ -155,8 +160,10 @@ function Drawing(props: DrawingProps) {
       <div
         class="plot"
         ref={box}
-        role="img"
-        aria-label={`${format.measure()} over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers`}
+        {...events}
+        tabIndex={0}
+        role="application"
+        aria-label={`${format.measure()} over time in ${unit}, ${format.plural(lines.length, 'line')}; the legend has the numbers. ${KEYS_TOLD}.`}
         title={under ? undefined : props.brushHint}
         data-lines={lines.length}
         data-gaps={gaps.length}
@@ -165,6 +172,10 @@ function Drawing(props: DrawingProps) {
         data-ghost={ghost ? ghost.rates.filter((value) => !Number.isNaN(value)).length : undefined}
         data-ghost-none={ghost?.missing.length}
       />
+      <p class="hidden" aria-live="polite">
+        {cursor !== undefined &&
+          `${format.stamp(chart.times[cursor] * 1000)}: ${format.rate(sumAt(lines, cursor), chart.unit)}`}
+      </p>
       {place && <Flags all={flags} range={drawn} left={place.left} width={place.width} />}
       {under && (
         <Under
@@ -300,7 +311,10 @@ function Legend({ chart, by, hidden, ghost, words }: LegendProps) {
             <th scope="col">
               <span class="hidden">Shown</span>
             </th>
-            <th scope="col">{(by || 'all').slice(0, 40)}</th>
+            <th scope="col">
+              {(by || 'all').slice(0, 40)}
+              {chart.lines.length > 1 && ` (${chart.lines.length})`}
+            </th>
             <th
               scope="col"
               class="number"

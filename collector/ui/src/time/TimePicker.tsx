@@ -4,7 +4,7 @@ import { useState } from 'preact/hooks';
 import { Icon, Popover, Toggle } from '../app/parts';
 import { written, zone } from '../text/format';
 import type { Range, Spec } from './range';
-import { PRESETS, absoluteSpec, isRelative, resolve, shifted, title, widened } from './range';
+import { BACKWARDS, PRESETS, absoluteSpec, isRelative, resolve, shifted, title, widened } from './range';
 
 /** A range that can be chosen. */
 interface Chosen {
@@ -125,6 +125,17 @@ function RangePanel(props: Chosen & { close: () => void }) {
         <p class={wrong ? 'wrong' : 'hint'} aria-live="polite">
           {wrong ?? `Time in ${zone(range?.to ?? props.now())}, relative (now-90m) or ISO 8601`}
         </p>
+        {wrong === BACKWARDS && (
+          <button
+            type="button"
+            onClick={() => {
+              setFrom(to);
+              setTo(from);
+            }}
+          >
+            ⇄ Swap
+          </button>
+        )}
         <button type="submit" class="primary" disabled={!!wrong}>
           Apply
         </button>

@@ -76,6 +76,17 @@ export class Plot {
     this.plot = new uPlot(this.options([...lines].reverse(), look, ghost !== undefined), data, this.box);
   }
 
+  /** Shows where keys are, as if the pointer were there, and the steps that they mark. */
+  showKeys(cursor: number | undefined, marked: readonly [number, number] | undefined): void {
+    const { plot, times } = this;
+    if (!plot) return;
+    const x = (step: number) => plot.valToPos(times[step], 'x');
+    plot.setCursor({ left: cursor === undefined ? -10 : (x(cursor) + x(cursor + 1)) / 2, top: 0 });
+    const left = marked ? x(marked[0]) : 0;
+    const width = marked ? x(marked[1]) - left : 0;
+    plot.setSelect({ left, top: 0, width, height: plot.over.clientHeight }, false);
+  }
+
   private size(): { width: number; height: number } {
     return { width: Math.max(50, this.box.clientWidth), height: Math.max(80, this.box.clientHeight) };
   }
@@ -92,7 +103,8 @@ export class Plot {
       ...this.size(),
       // Ticks stand at full hours of the zone that is shown.
       tzDate: (seconds) => (inUtc() ? uPlot.tzDate(new Date(seconds * 1000), 'Etc/UTC') : new Date(seconds * 1000)),
-      padding: [14, 20, 0, 0],
+      // On the right there is room for half of a time with seconds.
+      padding: [14, 28, 0, 0],
       legend: { show: false },
       scales: {
         x: { time: true, range: (_, min, max) => [min, max] },

@@ -77,6 +77,9 @@ export function isRelative(text: string): boolean {
   return text.trim().startsWith('now');
 }
 
+/** Said of a range whose ends are in each other's place. */
+export const BACKWARDS = 'The range ends before it starts';
+
 /** The range, or a sentence that says what is wrong with it. */
 export function resolve(spec: Spec, nowMs: number): Range | string {
   const from = instant(spec.from, nowMs);
@@ -84,7 +87,7 @@ export function resolve(spec: Spec, nowMs: number): Range | string {
   const forms = 'Try now-1h or 2026-11-21 22:00';
   if (from === undefined) return `"From" is not a valid time. ${forms}`;
   if (to === undefined) return `"To" is not a valid time. ${forms}`;
-  if (from >= to) return 'The range ends before it starts: swap the two times';
+  if (from >= to) return BACKWARDS;
   return { from, to };
 }
 

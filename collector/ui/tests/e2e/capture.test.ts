@@ -185,6 +185,20 @@ describe.skipIf(!SEEDED)('the dialog', () => {
   });
 });
 
+test.runIf(SEEDED)('what the CPU does not show is a click away: a capture of waits of what is selected', async () => {
+  const page = await site.open(`query=${encodeURIComponent('unit="redis.service"')}`);
+  await page.locator('.selection-verdict').getByRole('button', { name: 'Capture waits …' }).click();
+  expect(await page.locator('dialog [name=event]').inputValue()).toBe('off-cpu');
+  const targets = (of: Page) => of.getByRole('combobox', { name: 'Selector of the capture' }).inputValue();
+  expect(await targets(page)).toBe('unit="redis.service"');
+  // A host that waits for its disk is asked alone, from where that is said.
+  const overview = await site.open('view=overview');
+  const pressed = overview.locator('.outliers li', { hasText: 'wait for I/O' });
+  const host = await pressed.getByRole('link').textContent();
+  await pressed.getByRole('button', { name: 'Capture waits …' }).click();
+  expect(await targets(overview)).toBe(`host="${host}"`);
+});
+
 describe.skipIf(!SEEDED)('a capture that ended', () => {
   test('in part says which hosts are missing, and why', async () => {
     const page = await captured(scenario('partial'));

@@ -21,6 +21,16 @@ describe('the overview', () => {
     expect(new URL(page.url()).hash).toBe('');
   });
 
+  test('its chart is walked along by the keyboard, which zooms into a range of it', async () => {
+    const page = await site.open('view=overview');
+    await page.locator('.fleet-plot').focus();
+    await page.keyboard.press('End');
+    await page.locator('.fleet-plot .tip.under').waitFor();
+    for (const key of ['Enter', 'ArrowLeft', 'ArrowLeft', 'Enter']) await page.keyboard.press(key);
+    await page.waitForFunction(() => /from=20/.test(location.hash));
+    expect(param(page, 'to')).toMatch(/^20/);
+  });
+
   test.runIf(SEEDED)('says what fires, the worst first, and leads to its data in one click', async () => {
     const page = await site.open('view=overview');
     const alerts = page.getByRole('region', { name: 'Alerts' });

@@ -26,10 +26,16 @@ describe('the profile', () => {
     expect(param(page, 'search')).toBe((name ?? '').slice(0, 12));
   });
 
-  test('a search that is no pattern says so and stays usable', async () => {
-    const page = await site.open('search=(&regex=1');
+  test('a search that is no pattern says so below its field, and moves nothing', async () => {
+    const page = await site.open();
     await drawn(page);
-    expect(await page.locator('.search output').textContent()).toContain('not a regular expression');
+    const place = () => page.getByRole('button', { name: 'Bottom up' }).boundingBox();
+    const before = await place();
+    await page.evaluate(() => (location.hash = 'view=profile&search=([a&regex=1'));
+    const told = page.locator('.search .wrong', { hasText: 'not a regular expression: unterminated' });
+    await told.waitFor();
+    expect(await place()).toEqual(before);
+    expect(await told.evaluate((one) => one.scrollWidth <= one.clientWidth + 1)).toBe(true);
   });
 
   test('a pattern marks frames', async () => {
@@ -181,6 +187,114 @@ describe('the profile', () => {
     expect(to - from).toBeLessThan(16 * 60_000);
     await page.goBack();
     await page.waitForFunction(() => !/from=20/.test(location.hash));
+  });
+
+  test('the keyboard walks along the chart, and zooms into a range of it', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await settled(page);
+    await page.locator('.plot').focus();
+    await page.keyboard.press('Home');
+    const told = page.locator('.plot-area > [aria-live]');
+    await expect.poll(() => told.textContent()).toMatch(/: [\d.]+ cores$/);
+    const [first, tip] = [await told.textContent(), page.locator('.tip.under .tip-head')];
+    expect(await tip.textContent()).toContain(first?.slice(0, 19));
+    await page.keyboard.press('ArrowRight');
+    await expect.poll(() => told.textContent()).not.toBe(first);
+    await page.keyboard.press('Enter');
+    for (let turn = 0; turn < 2; turn++) await page.keyboard.press('PageDown');
+    expect(Number((await page.locator('.u-select').boundingBox())?.width)).toBeGreaterThan(20);
+    await page.keyboard.press('Escape');
+    expect(param(page, 'from')).toBeNull();
+    for (const key of ['Home', 'ArrowRight', 'Enter', 'PageDown', 'Enter']) await page.keyboard.press(key);
+    await page.waitForFunction(() => /from=20/.test(location.hash));
+    const [from, to] = [Date.parse(param(page, 'from') ?? ''), Date.parse(param(page, 'to') ?? '')];
+    // From the second step to the eleventh after it.
+    const start = Date.parse(`${first?.slice(0, 19).replace(' ', 'T')}Z`);
+    expect([(from - start) % 10_000, to - from > 10 * (from - start)]).toEqual([0, true]);
+  });
+
+  test('times at the end of the axis are not cut', async () => {
+    const page = await site.open('from=2026-11-21T20:45:00Z&to=2026-11-21T20:49:30Z');
+    await page.waitForSelector('.plot canvas');
+    await settled(page);
+    const inked = await page.evaluate(() => {
+      const canvas = document.querySelector<HTMLCanvasElement>('.plot canvas');
+      if (!canvas) return -1;
+      const data = canvas.getContext('2d')?.getImageData(canvas.width - 2, 0, 2, canvas.height).data ?? [];
+      return data.filter((value, at) => at % 4 === 3 && value > 0).length;
+    });
+    expect(inked).toBe(0);
+  });
+
+  test('a line of the legend is selected by the keyboard, whatever the pointer is on', async () => {
+    const page = await site.open('by=host');
+    await drawn(page);
+    const select = page
+      .locator('.legend')
+      .getByRole('button', { name: /^Select only/ })
+      .first();
+    expect(await select.isVisible()).toBe(true);
+    await page.locator('.legend .wide button').first().focus();
+    await page.keyboard.press('Tab');
+    expect(await page.evaluate(() => document.activeElement?.getAttribute('aria-label'))).toMatch(/^Select only/);
+    await page.keyboard.press('Enter');
+    await expect.poll(() => param(page, 'query')).toMatch(/^host="/);
+  });
+
+  test('what is open closes when another page is gone back to', async () => {
+    const page = await site.open();
+    await drawn(page);
+    await page.getByRole('link', { name: 'Containers' }).click();
+    await page.waitForSelector('.tree tbody tr');
+    await page.getByTitle('Links to this page, and saved views').click();
+    await page.getByRole('dialog').waitFor();
+    await page.goBack();
+    await page.waitForSelector('.plot');
+    expect(await page.getByRole('dialog').count()).toBe(0);
+    await page.goForward();
+    await page.waitForSelector('.tree tbody tr');
+    await page.getByRole('combobox', { name: 'Selector', exact: true }).fill('h');
+    await page.locator('.suggestions li').first().waitFor();
+    await page.goBack();
+    await page.waitForSelector('.plot');
+    expect(await page.locator('.suggestions li').count()).toBe(0);
+  });
+
+  test('weights of a column have one unit and the same decimals', async () => {
+    const page = await site.open();
+    await drawn(page);
+    const self = await page.locator('.top .col-own').allTextContents();
+    const shapes = new Set(
+      self.slice(1).map((text) => text.replace(/^<?[\d,]+(?:\.(\d+))?/, (_, decimals = '') => `${decimals.length}`)),
+    );
+    expect(self.length).toBeGreaterThan(20);
+    expect([...shapes].filter((shape) => !shape.startsWith('0'))).toHaveLength(1);
+  });
+
+  test('colours of modules are the same in graph, table and legend, which names them', async () => {
+    const page = await site.open('colours=module');
+    await drawn(page);
+    const legend = page.locator('.legend-row .legend-line > span');
+    const named = await legend.evaluateAll((all) =>
+      all.map((one) => [
+        one.querySelector('.name')?.textContent,
+        getComputedStyle(one.querySelector('.swatch') as Element).backgroundColor,
+      ]),
+    );
+    expect(named.length).toBeGreaterThan(3);
+    const rows = await page
+      .locator('.top tbody .cell-name')
+      .evaluateAll((all) =>
+        all.map((one) => [
+          one.querySelector('.module')?.textContent,
+          getComputedStyle(one.querySelector('.kind') as Element).backgroundColor,
+        ]),
+      );
+    const colour = new Map(named as [string, string][]);
+    const known = rows.filter(([module]) => colour.has(module ?? ''));
+    expect(known.length).toBeGreaterThan(10);
+    for (const [module, dot] of known) expect(dot).toBe(colour.get(module ?? ''));
   });
 
   test('the legend hides and isolates lines', async () => {

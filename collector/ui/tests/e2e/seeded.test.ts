@@ -130,7 +130,10 @@ describe.skipIf(!SEEDED)('when it goes wrong', () => {
   test('a range that is no range', async () => {
     const page = await site.open('from=now&to=now-1h');
     await page.waitForSelector('.trouble');
-    expect(await page.locator('.trouble').textContent()).toContain('swap the two times');
+    expect(await page.locator('.trouble').textContent()).toContain('The range ends before it starts');
+    await page.getByRole('button', { name: 'Swap' }).click();
+    await drawn(page);
+    expect([param(page, 'from'), param(page, 'to')]).toEqual([null, null]);
   });
 
   test('a slow answer shows that it is waited for; a newer question cancels it', async () => {

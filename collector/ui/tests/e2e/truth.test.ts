@@ -1,8 +1,10 @@
 // What the page must not say: that a blind host is well, that lost or missing time was idle, that
 // chance is a change.
 
+import { fromBinary } from '@bufbuild/protobuf';
 import type { Page } from 'playwright-core';
 import { describe, expect, test } from 'vitest';
+import { SeriesRequestSchema } from '../../src/gen/fleetprof/collector/v1/query_pb';
 import { DEPLOYED_MS, LOSSY } from '../mock/fleet';
 import { SEEDED, drawn, settled, useSite } from './browser';
 
@@ -183,6 +185,39 @@ describe.skipIf(!SEEDED)('a question that fails', () => {
       return Number(getComputedStyle(chart).opacity);
     });
     expect(faded).toBeLessThan(0.7);
+    // So are the sentence above them and the notes on their data.
+    for (const one of ['.selection-verdict', '.chart-panel .quality'])
+      expect(await page.locator(one).getAttribute('class')).toContain('outdated');
+    await page.evaluate((hash) => (location.hash = hash), HOUR);
+    await page.locator('.selection-verdict.outdated').waitFor({ state: 'detached' });
+  });
+
+  test('dims the verdict of a comparison, and what its sides had', async () => {
+    const page = await site.open(`view=compare&${HOUR}`);
+    await page.locator('.compare-verdict b').waitFor();
+    await settled(page);
+    expect(await page.locator('.outdated').count()).toBe(0);
+    await page.evaluate((hash) => (location.hash = hash), `view=compare&${HOUR}&${of('unit=~"post(.*"')}`);
+    await page.locator('.compare-verdict.outdated').waitFor();
+    expect(await page.locator('.side-sum.outdated').count()).toBe(2);
+  });
+
+  test('about the baseline leaves that of another selection out', async () => {
+    const page = await site.open(HOUR);
+    await page.locator('.selection-verdict', { hasText: 'compared with' }).waitFor();
+    expect(await page.locator('.plot').getAttribute('data-ghost')).not.toBeNull();
+    // Of the baseline alone: its range ends where the chosen one starts.
+    const from = BigInt(DEPLOYED_MS - 10 * 60_000) * 1_000_000n;
+    await page.route('**/Series', (route) => {
+      const body = fromBinary(SeriesRequestSchema, route.request().postDataBuffer()?.subarray(5) ?? new Uint8Array());
+      const end = body.selection?.range?.endUnixNs ?? 0n;
+      return end <= from ? route.fulfill({ status: 503 }) : route.fallback();
+    });
+    await page.evaluate((hash) => (location.hash = hash), `${HOUR}&${of('unit="redis.service"')}`);
+    await page.locator('.chart-was', { hasText: 'not known' }).waitFor();
+    expect(await page.locator('.selection-verdict').textContent()).toMatch(/^[\d.]+ cores on/);
+    expect(await page.locator('.selection-verdict').textContent()).not.toContain('compared with');
+    expect(await page.locator('.plot').getAttribute('data-ghost')).toBeNull();
   });
 });
 
@@ -293,8 +328,8 @@ describe.skipIf(!SEEDED)('names and heads', () => {
     await drawn(page);
     await page.locator('.top th', { hasText: 'Blocked in' }).waitFor();
     const first = page.locator('.top tbody tr').first();
-    expect(await first.locator('.cell-name').textContent()).toContain('schedule');
-    expect(await first.locator('.woken').textContent()).toMatch(/a hard interrupt|postgres/);
+    expect(await first.locator('.cell-name').textContent()).toContain('WaitEventSetWait');
+    expect(await first.locator('.woken').textContent()).toMatch(/a hard interrupt/);
     await site.shot(page, 'waits');
   });
 });

@@ -292,7 +292,8 @@ describe('search', () => {
   });
   test('patterns', () => {
     expect(problemOf({ text: '', regex: true })).toBeUndefined();
-    expect(problemOf({ text: '(', regex: true })).toContain('not a regular expression');
+    expect(problemOf({ text: '(', regex: true })).toBe('not a regular expression: unterminated group');
+    expect(problemOf({ text: '[a: \n', regex: true })).toBe('not a regular expression: unterminated character class');
     expect(problemOf({ text: '(', regex: false })).toBeUndefined();
     expect(problemOf({ text: 'x'.repeat(2000), regex: true })).toContain('not taken');
     for (const name of ['a.b(c)[d]{e}|f^g$h\\i/j*k+l?', 'שלום', 'x-y']) {

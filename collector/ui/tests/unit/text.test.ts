@@ -34,6 +34,27 @@ test('durations', () => {
   for (const [ns, text] of cases) expect(format.duration(ns)).toBe(text);
 });
 
+test('weights of a column', () => {
+  const cases: [most: number, unit: string, value: number, text: string][] = [
+    [98.31e9, 'nanoseconds', 98.31e9, '98.31 s'],
+    [98.31e9, 'nanoseconds', 0.99e9, '0.99 s'],
+    [98.31e9, 'nanoseconds', 4e6, '<0.01 s'],
+    [98.31e9, 'nanoseconds', 0, '0 s'],
+    [990e9, 'nanoseconds', 5e9, '5.0 s'],
+    [1200e9, 'nanoseconds', 90e9, '1.50 min'],
+    [200_000e9, 'nanoseconds', 3600e9, '1.00 h'],
+    [1e20, 'nanoseconds', 1e20, '27,777,778 h'],
+    [2.5e6, 'nanoseconds', 2500, '0.003 ms'],
+    [900, 'nanoseconds', 12, '12 ns'],
+    [3 << 20, 'bytes', 1 << 20, '1.000 MiB'],
+    [700, 'bytes', 3, '3 B'],
+    [5e9, 'cycles', 1e9, '1.000 G cycles'],
+    [12, '', 12, '12 samples'],
+    [0, 'nanoseconds', 0, '0 ns'],
+  ];
+  for (const [most, unit, value, text] of cases) expect(format.weights(most, unit)(value)).toBe(text);
+});
+
 test('shares do not round to nothing or to all', () => {
   const cases: [number, string][] = [
     [0, '0 %'],
@@ -60,6 +81,9 @@ test('sizes, counts and times', () => {
   format.nameType('sent_cpu:cpu:nanoseconds:cpu:nanoseconds');
   expect(format.rate(1.25, 'nanoseconds')).toBe('1.25 cores');
   expect(format.compact(1_234_567)).toBe('1.23 M');
+  // What is counted has no decimals.
+  expect(format.compact(640)).toBe('640');
+  expect(format.compact(6.4)).toBe('6.400');
   expect(format.signed(0.25, 'nanoseconds')).toBe('+0.250');
   expect(format.signed(-1e-9, 'nanoseconds')).toBe('±0');
   expect(format.signed(-3_835_927, 'bytes')).toBe('−3.66 MiB');

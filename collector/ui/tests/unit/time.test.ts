@@ -1,5 +1,6 @@
 import { expect, test } from 'vitest';
 import {
+  BACKWARDS,
   absolute,
   absoluteSpec,
   before,
@@ -12,6 +13,7 @@ import {
   toNs,
   widened,
 } from '../../src/time/range';
+import { moved } from '../../src/time/rangeKeys';
 
 const NOW = Date.UTC(2026, 10, 21, 12);
 
@@ -39,7 +41,7 @@ test('a range that is none has a sentence', () => {
   expect(resolve({ from: 'now-1h', to: 'now' }, NOW)).toEqual({ from: NOW - 3_600_000, to: NOW });
   expect(resolve({ from: 'x', to: 'now' }, NOW)).toContain('"From"');
   expect(resolve({ from: 'now', to: 'x' }, NOW)).toContain('"To"');
-  expect(resolve({ from: 'now', to: 'now-1h' }, NOW)).toContain('swap');
+  expect(resolve({ from: 'now', to: 'now-1h' }, NOW)).toBe(BACKWARDS);
 });
 
 test('ranges move, widen and stay before now', () => {
@@ -55,6 +57,24 @@ test('addresses and the protocol keep an instant', () => {
   expect(instant(absolute(NOW + 123), 0)).toBe(NOW + 123);
   expect(toMs(toNs(NOW))).toBe(NOW);
   expect(resolve(absoluteSpec({ from: NOW - 1000, to: NOW }), 0)).toEqual({ from: NOW - 1000, to: NOW });
+});
+
+test('keys come onto a chart from the end that they lead away from, and stay on it', () => {
+  expect(moved({}, 'ArrowRight', 5)).toEqual({ cursor: 0 });
+  expect(moved({}, 'ArrowLeft', 5)).toEqual({ cursor: 4 });
+  expect(moved({ cursor: 3 }, 'PageDown', 5)?.cursor).toBe(4);
+  expect(moved({ cursor: 3 }, 'Home', 5)?.cursor).toBe(0);
+  expect(moved({}, 'Enter', 5)).toBeUndefined();
+  expect(moved({}, 'Escape', 5)).toBeUndefined();
+  expect(moved({ cursor: 1 }, 'x', 5)).toBeUndefined();
+});
+
+test('a range of a chart starts with Enter, ends with Enter, and is left with Escape', () => {
+  const started = moved({ cursor: 1 }, 'Enter', 5) ?? {};
+  expect(started).toEqual({ cursor: 1, anchor: 1 });
+  const longer = moved(started, 'ArrowRight', 5) ?? {};
+  expect(moved(longer, 'Enter', 5)).toEqual({ cursor: 2, anchor: 1, chosen: true });
+  expect(moved(longer, 'Escape', 5)).toEqual({});
 });
 
 test('titles', () => {

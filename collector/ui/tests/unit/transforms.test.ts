@@ -183,6 +183,7 @@ describe('start frames', () => {
       '_start',
       'main',
       'clone3',
+      '__GI___clone3',
       'start_thread',
       'std::rt::lang_start::{{closure}}',
       'runtime.goexit',

@@ -213,8 +213,8 @@ function profileOf(stacks: Record<string, number>): Profile {
       const id = frames.get(name) ?? frames.size;
       if (!frames.has(name)) {
         frames.set(name, id);
-        fn.push(strings.push(name.replace('!', '')) - 1);
-        kind.push(name.endsWith('!') ? 5 : 0);
+        fn.push(strings.push(name.replace(/[!^]$/, '')) - 1);
+        kind.push(name.endsWith('!') ? 5 : name.endsWith('^') ? 1 : 0);
       }
       let next = parent.findIndex((one, node) => node > 0 && one === at && frame[node] === id);
       if (next < 0) next = parent.push(at) - 1;
@@ -274,13 +274,16 @@ test('sides of different length compare in cores', () => {
   expect(changeOf(doubled, 0, 'share')).toMatchObject({ delta: 0 });
 });
 
-test('a wait is blocked in the last frame of its own thread, whoever woke it', () => {
+test('a wait is blocked in the last frame of its program, whoever woke it, and not in the scheduler', () => {
   const tree = buildTree(
     new Names(),
     profileOf({
-      'main;poll;schedule;[woken by a hard interrupt]!;hrtimer;sysvec_apic': 70,
-      'main;poll;schedule;[woken by redis]!;wake_up': 20,
-      'main;read;io_schedule;[uninterruptible]!;[waker unseen]!': 10,
+      'main;poll;do_poll^;schedule^;[woken by a hard interrupt]!;hrtimer^;sysvec_apic^': 70,
+      'main;poll;do_poll^;schedule^;[woken by redis]!;wake_up': 20,
+      'main;read;vfs_read^;schedule^;[uninterruptible]!;[waker unseen]!': 10,
+      // Threads of the kernel, and stacks whose callers are not known, have none.
+      'kthread^;kcompactd^;schedule^;[still waiting]!': 5,
+      '[truncated]!;io_schedule^;[waker unseen]!': 3,
     }),
     OPTIONS,
   );
@@ -288,7 +291,9 @@ test('a wait is blocked in the last frame of its own thread, whoever woke it', (
     .filter((row) => row.own > 0)
     .map((row) => [tree.names.text[row.name], row.own, row.waker && tree.names.text[row.waker.name]]);
   expect(rows).toEqual([
-    ['schedule', 90, '[woken by a hard interrupt]'],
-    ['io_schedule', 10, '[waker unseen]'],
+    ['poll', 90, '[woken by a hard interrupt]'],
+    ['schedule', 5, '[still waiting]'],
+    ['read', 10, '[waker unseen]'],
+    ['io_schedule', 3, '[waker unseen]'],
   ]);
 });
