@@ -181,7 +181,8 @@ describe.skipIf(!SEEDED)('the heat map', () => {
     await page.waitForFunction(() => !/pick=/.test(location.hash));
   });
 
-  test('1 million timestamps: times of cells, drawing and picking, for the record', async () => {
+  test('1 million timestamps: times of cells, drawing and picking, for the record', async ({ skip }) => {
+    skip(!process.env.E2E_TIMES, 'a measurement: npm run times');
     const page = await site.open(`${range}&query=${encodeURIComponent('scenario="million"')}`, {
       viewport: { width: 1920, height: 1080 },
     });

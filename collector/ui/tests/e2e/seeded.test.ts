@@ -357,7 +357,8 @@ describe.skipIf(!SEEDED)('the worker that holds profiles', () => {
 });
 
 describe.skipIf(!SEEDED)('the large graph', () => {
-  test('100,000 frames: times of pan, zoom and search, for the record', async () => {
+  test('100,000 frames: times of pan, zoom and search, for the record', async ({ skip }) => {
+    skip(!process.env.E2E_TIMES, 'a measurement: npm run times');
     const begun = Date.now();
     const page = await site.open(`${scenario('huge')}&panel=flame`, { viewport: { width: 1920, height: 1080 } });
     await drawn(page);
