@@ -48,6 +48,11 @@ const BLOBS_A_LOOK: usize = 2048;
 const READS_MAX: u32 = 65_536;
 const BYTES_MAX: usize = 32 << 20;
 
+/// What a read and a byte take of the budget for files, which is in bytes that are parsed: a read
+/// takes a microsecond, and a byte an eighth of what parsing one does.
+const READ_COSTS: u64 = 256;
+const BYTES_A_COST: u64 = 8;
+
 /// Longest code of which the ends of functions are looked for. Unit: bytes.
 const CODE_BYTES_MAX: u64 = 256 << 10;
 
@@ -133,18 +138,23 @@ struct Changes {
 
 impl HotSpot {
     /// Reads what changed, and names the methods among `addresses`. Returns true if there is more
-    /// to read.
+    /// to read. `budget` becomes less by what that took; unit: bytes.
     pub fn refresh(
         &mut self,
         pid: Pid,
         addresses: &[u64],
+        budget: &mut u64,
         known: &CodeLock,
         rules: &mut RulesBuilder,
     ) -> bool {
         let Some(layout) = self.layout(pid) else {
             return false;
         };
-        let Ok(memory) = Memory::open(pid.0, READS_MAX, BYTES_MAX) else {
+        let reads = (*budget / (2 * READ_COSTS)).min(READS_MAX.into()) as u32;
+        let bytes = (*budget / 2)
+            .saturating_mul(BYTES_A_COST)
+            .min(BYTES_MAX as u64) as usize;
+        let Ok(memory) = Memory::open(pid.0, reads, bytes) else {
             return false;
         };
         let started = MonotonicTime::now();
@@ -159,6 +169,9 @@ impl HotSpot {
         let when = When::between(self.read_at, MonotonicTime::now());
         self.read_at = started;
         self.tell(found, when, known, rules);
+        let (reads, bytes) = memory.taken();
+        let costs = u64::from(reads) * READ_COSTS + bytes as u64 / BYTES_A_COST;
+        *budget = budget.saturating_sub(costs);
         more
     }
 

@@ -336,9 +336,9 @@ impl Reader {
         }
         let more = self.options.hotspot && {
             known.lock().make_room(self.options.max_bytes, 0);
-            let addresses = &request.addresses;
+            let (addresses, rules) = (&request.addresses, &mut self.rules);
             self.hotspot
-                .refresh(self.pid, addresses, known, &mut self.rules)
+                .refresh(self.pid, addresses, &mut budget, known, rules)
         };
         // The lock is not held while files and memory are read.
         let asked = self

@@ -9,6 +9,7 @@ use std::os::unix::fs::FileExt;
 #[derive(Debug)]
 pub struct Memory {
     file: File,
+    most: (u32, usize),
     /// Reads that are left, and bytes.
     left: Cell<(u32, usize)>,
 }
@@ -21,8 +22,15 @@ impl Memory {
     pub fn open(pid: u32, reads: u32, bytes: usize) -> io::Result<Memory> {
         Ok(Memory {
             file: File::open(format!("/proc/{pid}/mem"))?,
+            most: (reads, bytes),
             left: Cell::new((reads, bytes)),
         })
+    }
+
+    /// Reads so far, and bytes.
+    pub fn taken(&self) -> (u32, usize) {
+        let (reads, bytes) = self.left.get();
+        (self.most.0 - reads, self.most.1 - bytes)
     }
 
     /// True when no more is read.
@@ -118,6 +126,7 @@ mod tests {
         let at = &raw const *word as u64;
         let memory = own(1, 4096);
         assert!(memory.word(at).is_some() && memory.is_spent());
+        assert_eq!(memory.taken(), (1, 8));
         assert_eq!(memory.word(at), None);
         let memory = own(100, 7);
         assert_eq!(memory.word(at), None);

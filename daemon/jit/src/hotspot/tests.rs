@@ -176,7 +176,7 @@ impl Jvm {
         hotspot.layout = Known::Yes(Arc::new(self.layout()));
         let mut rules = RulesBuilder::default();
         let pid = Pid(std::process::id());
-        hotspot.refresh(pid, addresses, known, &mut rules)
+        hotspot.refresh(pid, addresses, &mut (64 << 20), known, &mut rules)
     }
 
     fn name_at(&self, known: &CodeLock, place: u64) -> Option<String> {
@@ -243,6 +243,26 @@ fn code_that_went_has_no_name() {
     jvm.refresh(&mut hotspot, &known, &[]);
     assert_eq!(jvm.name_at(&known, place::BLOB + 64), None);
     assert!(hotspot.blobs.is_empty());
+}
+
+#[test]
+fn no_more_is_read_than_the_budget_allows() {
+    let (jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    hotspot.layout = Known::Yes(Arc::new(jvm.layout()));
+    let pid = Pid(std::process::id());
+    let mut look = |budget: &mut u64| {
+        hotspot.refresh(pid, &[], budget, &known, &mut RulesBuilder::default());
+        jvm.name_at(&known, place::BLOB + 64).is_some()
+    };
+    // Too few reads for the heaps, then enough for all.
+    let (mut little, mut enough) = (2 * READ_COSTS * 5, 1 << 20);
+    assert!(!look(&mut little));
+    assert!(
+        (READ_COSTS..2 * READ_COSTS * 5).contains(&little),
+        "{little}"
+    );
+    assert!(look(&mut enough));
+    assert!(((1 << 19)..(1 << 20)).contains(&enough), "{enough}");
 }
 
 #[test]
