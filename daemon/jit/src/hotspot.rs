@@ -10,15 +10,14 @@
 //! (`daemon/unwind/src/walk/engine/interpreted.rs`).
 //!
 //! Everything belongs to another process and changes while it is read. A blob is read again after
-//! its name was, and a method that no code names counts only if its class has it. So an address has the right name, or
-//! none. Reading may take forever: for helpers only.
+//! its name was, and a method that no code names counts only if its class has it. So an address has
+//! the right name, or none. Reading may take forever: for helpers only.
 
 mod layout;
 mod memory;
 mod methods;
 
 use crate::code::{CodeMap, Lines, When};
-use crate::reader::CodeLock;
 use crate::rules::RulesBuilder;
 use host::ids::Pid;
 use host::time::MonotonicTime;
@@ -127,8 +126,12 @@ enum Frame {
 type RuleRows = Vec<(u32, Rule)>;
 
 /// What one look found.
-#[derive(Debug, Default)]
-struct Changes {
+#[derive(Debug)]
+pub struct Changes {
+    when: When,
+    interpreter: Option<Range<u64>>,
+    /// There is more to read.
+    pub more: bool,
     came: Vec<Blob>,
     went: Vec<Range<u64>>,
     methods: Vec<(u64, String)>,
@@ -137,42 +140,39 @@ struct Changes {
 }
 
 impl HotSpot {
-    /// Reads what changed, and names the methods among `addresses`. Returns true if there is more
-    /// to read. `budget` becomes less by what that took; unit: bytes.
-    pub fn refresh(
-        &mut self,
-        pid: Pid,
-        addresses: &[u64],
-        budget: &mut u64,
-        known: &CodeLock,
-        rules: &mut RulesBuilder,
-    ) -> bool {
-        let Some(layout) = self.layout(pid) else {
-            return false;
-        };
+    /// Reads what changed, and names the methods among `addresses`; `None` where the process is no
+    /// JVM. `budget` becomes less by what that took; unit: bytes.
+    pub fn refresh(&mut self, pid: Pid, addresses: &[u64], budget: &mut u64) -> Option<Changes> {
+        let layout = self.layout(pid)?;
         let reads = (*budget / (2 * READ_COSTS)).min(READS_MAX.into()) as u32;
         let bytes = (*budget / 2)
             .saturating_mul(BYTES_A_COST)
             .min(BYTES_MAX as u64) as usize;
-        let Ok(memory) = Memory::open(pid.0, reads, bytes) else {
-            return false;
-        };
+        let memory = Memory::open(pid.0, reads, bytes).ok()?;
         let started = MonotonicTime::now();
-        let mut found = Changes::default();
-        let more = self.look(&memory, &layout, &mut found).unwrap_or(false);
+        let mut found = Changes {
+            when: When::at(started),
+            interpreter: None,
+            more: false,
+            came: Vec::new(),
+            went: Vec::new(),
+            methods: Vec::new(),
+            refined: Vec::new(),
+        };
+        found.more = self.look(&memory, &layout, &mut found).unwrap_or(false);
         for &address in addresses {
             if memory.is_spent() {
                 break;
             }
-            self.look_at(&memory, &layout, address, known, &mut found);
+            self.look_at(&memory, &layout, address, &mut found);
         }
-        let when = When::between(self.read_at, MonotonicTime::now());
+        found.when = When::between(self.read_at, MonotonicTime::now());
+        found.interpreter.clone_from(&self.interpreter);
         self.read_at = started;
-        self.tell(found, when, known, rules);
         let (reads, bytes) = memory.taken();
         let costs = u64::from(reads) * READ_COSTS + bytes as u64 / BYTES_A_COST;
         *budget = budget.saturating_sub(costs);
-        more
+        Some(found)
     }
 
     /// Memory held, in bytes, about. Names are shared with nobody.
@@ -264,7 +264,9 @@ impl HotSpot {
         }
         let is_method = matches!(&*name, "nmethod" | "native nmethod");
         let words = memory.int(at(layout.blob_frame_size)?)?;
-        let framed = is_method || name.starts_with("RuntimeStub");
+        // Stubs that compiled code calls, such as `_new_instance_Java`, are compiled as it is; others
+        // keep a frame pointer.
+        let framed = is_method || name.starts_with('_');
         let frame = match words.checked_mul(8) {
             Some(bytes) if framed && bytes >= 16 => Frame::Bytes(bytes),
             _ if name.starts_with("vtable chunks") => Frame::Nothing,
@@ -297,17 +299,9 @@ impl HotSpot {
 
     /// Looks at one address of a sample: whether what is known of it still holds, or the method
     /// that it is.
-    fn look_at(
-        &mut self,
-        memory: &Memory,
-        layout: &Layout,
-        address: u64,
-        known: &CodeLock,
-        found: &mut Changes,
-    ) {
+    fn look_at(&mut self, memory: &Memory, layout: &Layout, address: u64, found: &mut Changes) {
         if !self.heaps.iter().any(|heap| heap.range.contains(&address)) {
             if address.is_multiple_of(8)
-                && !known.lock().is_in_files(address)
                 && let Some(name) = methods::name(memory, layout, address)
             {
                 found.methods.push((address, format!("{name}_[i]")));
@@ -350,15 +344,17 @@ impl HotSpot {
         }
         self.blobs.insert(start, blob);
     }
+}
 
-    fn tell(&self, found: Changes, when: When, known: &CodeLock, rules: &mut RulesBuilder) {
-        let mut known = known.lock();
-        let code: &mut CodeMap = known.runtime();
-        for range in found.went {
+impl Changes {
+    /// Puts them into what is known of the process.
+    pub fn tell(self, code: &mut CodeMap, rules: &mut RulesBuilder) {
+        let when = self.when;
+        for range in self.went {
             code.unload(range.clone(), when);
             rules.unload(range);
         }
-        for blob in found.came {
+        for blob in self.came {
             match &blob.name {
                 Some(name) => drop(code.load(blob.code.clone(), name, Lines::default(), when)),
                 None => code.unload(blob.code.clone(), when),
@@ -372,13 +368,13 @@ impl HotSpot {
                 rules.describe(blob.code, &rows);
             }
         }
-        for (range, rows) in found.refined {
+        for (range, rows) in self.refined {
             rules.describe(range, &rows);
         }
-        for (method, name) in found.methods {
+        for (method, name) in self.methods {
             code.load(method..method + 1, &name, Lines::default(), when);
         }
-        rules.interpret(self.interpreter.clone());
+        rules.interpret(self.interpreter);
     }
 }
 

@@ -122,11 +122,6 @@ impl GeneratedCode {
         now
     }
 
-    /// What the structures of the runtime say.
-    pub fn runtime(&mut self) -> &mut CodeMap {
-        &mut self.read
-    }
-
     /// The code at an address at a time. What the runtime has there comes before what it wrote to
     /// its map some time before.
     pub fn find(&self, address: u64, at: MonotonicTime) -> CodeLookup<'_> {
@@ -177,14 +172,9 @@ impl GeneratedCode {
     fn has(&self, address: u64) -> bool {
         let now = MonotonicTime::now();
         let is_there = |map: &CodeMap| !matches!(map.find(address, now), CodeLookup::Nothing);
-        is_there(&self.read) || self.is_in_files(address)
-    }
-
-    /// True when something lies at an address now according to a map or a jitdump.
-    pub fn is_in_files(&self, address: u64) -> bool {
-        let now = MonotonicTime::now();
-        let is_there = |map: &CodeMap| !matches!(map.find(address, now), CodeLookup::Nothing);
-        is_there(&self.dumped) || is_there(&self.listed)
+        [&self.dumped, &self.read, &self.listed]
+            .into_iter()
+            .any(is_there)
     }
 
     /// The code for which rules are needed. A runtime that writes a jitdump writes there how to
@@ -334,13 +324,19 @@ impl Reader {
                 changed |= self.read_map(&mut budget, known, counters);
             }
         }
-        let more = self.options.hotspot && {
-            known.lock().make_room(self.options.max_bytes, 0);
-            let (addresses, rules) = (&request.addresses, &mut self.rules);
-            self.hotspot
-                .refresh(self.pid, addresses, &mut budget, known, rules)
-        };
         // The lock is not held while files and memory are read.
+        let of_jvm = match self.options.hotspot {
+            true => self
+                .hotspot
+                .refresh(self.pid, &request.addresses, &mut budget),
+            false => None,
+        };
+        let more = of_jvm.as_ref().is_some_and(|found| found.more);
+        if let Some(found) = of_jvm {
+            let mut known = known.lock();
+            known.make_room(self.options.max_bytes, self.heap_bytes());
+            found.tell(&mut known.read, &mut self.rules);
+        }
         let asked = self
             .rules
             .unseen(self.pid, known.lock().for_rules(), changed);

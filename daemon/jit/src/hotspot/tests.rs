@@ -1,7 +1,7 @@
 //! Rules of compiled code, and a JVM that nobody prepared.
 
 use super::*;
-use crate::reader::{GeneratedCode, Room};
+use crate::code::CodeLookup;
 use unwind::info::rule::Rule;
 
 /// `mov %eax,-0x14000(%rsp); push %rbp; sub $0x20,%rsp; nop; add $0x20,%rsp; pop %rbp;
@@ -172,29 +172,42 @@ impl Jvm {
     }
 
     /// What is known after one more look.
-    fn refresh(&self, hotspot: &mut HotSpot, known: &CodeLock, addresses: &[u64]) -> bool {
-        hotspot.layout = Known::Yes(Arc::new(self.layout()));
-        let mut rules = RulesBuilder::default();
-        let pid = Pid(std::process::id());
-        hotspot.refresh(pid, addresses, &mut (64 << 20), known, &mut rules)
+    fn refresh(&self, hotspot: &mut HotSpot, known: &mut CodeMap, addresses: &[u64]) -> bool {
+        self.refresh_within(hotspot, known, addresses, &mut (64 << 20))
     }
 
-    fn name_at(&self, known: &CodeLock, place: u64) -> Option<String> {
-        match known.lock().find(self.at(place), MonotonicTime::now()) {
-            crate::code::CodeLookup::Code(code, _) => Some(code.name.to_string()),
+    fn refresh_within(
+        &self,
+        hotspot: &mut HotSpot,
+        known: &mut CodeMap,
+        addresses: &[u64],
+        budget: &mut u64,
+    ) -> bool {
+        hotspot.layout = Known::Yes(Arc::new(self.layout()));
+        let found = hotspot.refresh(Pid(std::process::id()), addresses, budget);
+        found.is_some_and(|found| {
+            let more = found.more;
+            found.tell(known, &mut RulesBuilder::default());
+            more
+        })
+    }
+
+    fn name_at(&self, known: &CodeMap, place: u64) -> Option<String> {
+        match known.find(self.at(place), MonotonicTime::now()) {
+            CodeLookup::Code(code, _) => Some(code.name.to_string()),
             _ => None,
         }
     }
 }
 
-fn nothing_known() -> CodeLock {
-    CodeLock::new(GeneratedCode::new(Room::new(1 << 20)))
+fn nothing_known() -> CodeMap {
+    CodeMap::new(1 << 20)
 }
 
 #[test]
 fn compiled_methods_have_the_names_of_their_classes() {
-    let (jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
-    assert!(!jvm.refresh(&mut hotspot, &known, &[]));
+    let (jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    assert!(!jvm.refresh(&mut hotspot, &mut known, &[]));
     let name = jvm.name_at(&known, place::BLOB + 64);
     assert_eq!(name.as_deref(), Some("LHot;::early(J)J"));
     assert_eq!(jvm.name_at(&known, place::BLOB), None, "no code");
@@ -203,9 +216,9 @@ fn compiled_methods_have_the_names_of_their_classes() {
 
 #[test]
 fn a_method_that_is_interpreted_has_a_name_once_it_is_asked_for() {
-    let (jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    let (jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
     let asked = [jvm.at(place::METHOD), jvm.at(place::TEXTS)];
-    jvm.refresh(&mut hotspot, &known, &asked);
+    jvm.refresh(&mut hotspot, &mut known, &asked);
     let name = jvm.name_at(&known, place::METHOD);
     assert_eq!(name.as_deref(), Some("LHot;::early(J)J_[i]"));
     assert_eq!(jvm.name_at(&known, place::TEXTS), None, "that is none");
@@ -213,9 +226,9 @@ fn a_method_that_is_interpreted_has_a_name_once_it_is_asked_for() {
 
 #[test]
 fn a_method_that_its_class_does_not_have_has_no_name() {
-    let (mut jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    let (mut jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
     jvm.put(place::METHODS + 16, 0);
-    jvm.refresh(&mut hotspot, &known, &[jvm.at(place::METHOD)]);
+    jvm.refresh(&mut hotspot, &mut known, &[jvm.at(place::METHOD)]);
     assert_eq!(jvm.name_at(&known, place::METHOD), None);
     // Code says what it is of: methods that the JVM makes are in no class's list.
     let name = jvm.name_at(&known, place::BLOB + 64);
@@ -224,34 +237,32 @@ fn a_method_that_its_class_does_not_have_has_no_name() {
 
 #[test]
 fn code_that_took_the_place_of_other_code_has_its_name() {
-    let (mut jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    let (mut jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
     let asked = [jvm.at(place::BLOB + 70)];
-    jvm.refresh(&mut hotspot, &known, &asked);
+    jvm.refresh(&mut hotspot, &mut known, &asked);
     // As large as the other: no segment changes.
     jvm.put(place::BLOB + 48, 2);
     jvm.write(place::TEXTS + 64 + 2, b"later");
-    jvm.refresh(&mut hotspot, &known, &asked);
+    jvm.refresh(&mut hotspot, &mut known, &asked);
     let name = jvm.name_at(&known, place::BLOB + 64);
     assert_eq!(name.as_deref(), Some("LHot;::later(J)J"));
 }
 
 #[test]
 fn code_that_went_has_no_name() {
-    let (mut jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
-    jvm.refresh(&mut hotspot, &known, &[]);
+    let (mut jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+    jvm.refresh(&mut hotspot, &mut known, &[]);
     jvm.write(place::SEGMENTS, &[0xff; 2]);
-    jvm.refresh(&mut hotspot, &known, &[]);
+    jvm.refresh(&mut hotspot, &mut known, &[]);
     assert_eq!(jvm.name_at(&known, place::BLOB + 64), None);
     assert!(hotspot.blobs.is_empty());
 }
 
 #[test]
 fn no_more_is_read_than_the_budget_allows() {
-    let (jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
-    hotspot.layout = Known::Yes(Arc::new(jvm.layout()));
-    let pid = Pid(std::process::id());
+    let (jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
     let mut look = |budget: &mut u64| {
-        hotspot.refresh(pid, &[], budget, &known, &mut RulesBuilder::default());
+        jvm.refresh_within(&mut hotspot, &mut known, &[], budget);
         jvm.name_at(&known, place::BLOB + 64).is_some()
     };
     // Too few reads for the heaps, then enough for all.
@@ -280,16 +291,16 @@ fn structures_that_make_no_sense_are_left_alone() {
         (place::BLOB + 16, u64::MAX),
     ];
     for (at, lie) in lies {
-        let (mut jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+        let (mut jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
         jvm.put(at, lie);
-        jvm.refresh(&mut hotspot, &known, &[jvm.at(place::METHOD)]);
+        jvm.refresh(&mut hotspot, &mut known, &[jvm.at(place::METHOD)]);
         let name = jvm.name_at(&known, place::BLOB + 64);
         assert_eq!(name, None, "{lie:#x} at {at}");
     }
     for lie in [u64::from(u32::MAX), 1 << 30] {
-        let (mut jvm, known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
+        let (mut jvm, mut known, mut hotspot) = (Jvm::new(), nothing_known(), HotSpot::default());
         jvm.put(place::METHODS, lie);
-        jvm.refresh(&mut hotspot, &known, &[jvm.at(place::METHOD)]);
+        jvm.refresh(&mut hotspot, &mut known, &[jvm.at(place::METHOD)]);
         let name = jvm.name_at(&known, place::METHOD);
         assert_eq!(name, None, "{lie:#x} methods");
     }
