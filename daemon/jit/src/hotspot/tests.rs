@@ -268,10 +268,7 @@ fn no_more_is_read_than_the_budget_allows() {
     // Too few reads for the heaps, then enough for all.
     let (mut little, mut enough) = (2 * READ_COSTS * 5, 1 << 20);
     assert!(!look(&mut little));
-    assert!(
-        (READ_COSTS..2 * READ_COSTS * 5).contains(&little),
-        "{little}"
-    );
+    assert_eq!(little, 0, "it was spent");
     assert!(look(&mut enough));
     assert!(((1 << 19)..(1 << 20)).contains(&enough), "{enough}");
 }
