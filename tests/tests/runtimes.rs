@@ -157,8 +157,8 @@ fn java_overloads_share_a_name_and_keep_their_own_needs_root() {
         .collect();
     raw.dedup();
     let overloads = [
-        "long com.example.Orders.settle(int)",
-        "long com.example.Orders.settle(java.lang.String, int[])",
+        "Lcom/example/Orders;::settle(I)J",
+        "Lcom/example/Orders;::settle(Ljava/lang/String;[I)J",
     ];
     assert_eq!(raw, overloads.map(|raw| (FrameKind::Jit, raw.to_owned())));
 }

@@ -8,6 +8,7 @@ use super::fleet::{
 };
 use super::metrics;
 use super::protection::{sandbox_key, withhold_key};
+use super::tables::{go_lines_key, hotspot_key};
 use super::triggers::{ITEMS, Trigger};
 use super::{Config, RemoteCaptures, SamplingEvent, Tls, UnwindMode};
 use config::{
@@ -248,18 +249,7 @@ pub const KEYS: &[Key<Config>] = &[
         get: |c| Value::Bool(c.symbols.inlined_frames),
         put: |c, v| put_bool(&mut c.symbols.inlined_frames, &v),
     },
-    Key {
-        path: "symbols.go_lines",
-        kind: Kind::Bool,
-        unit: "",
-        reload: Reload::Restart,
-        doc: "Record lines, inlined functions and the first lines of functions of programs built \
-            with Go 1.20 or later, from the tables that each has, stripped or not. This is what \
-            `go build -pgo` needs. Stacks that differ by a line alone are then separate, so \
-            windows of such programs are larger.",
-        get: |c| Value::Bool(c.symbols.go_lines),
-        put: |c, v| put_bool(&mut c.symbols.go_lines, &v),
-    },
+    go_lines_key(),
     Key {
         path: "symbols.debug_dirs",
         kind: Kind::Paths(16),
@@ -343,17 +333,7 @@ pub const KEYS: &[Key<Config>] = &[
         get: |c| Value::Bool(c.jit.jitdumps),
         put: |c, v| put_bool(&mut c.jit.jitdumps, &v),
     },
-    Key {
-        path: "jit.hotspot",
-        kind: Kind::Bool,
-        unit: "",
-        reload: Reload::Restart,
-        doc: "Read the structures that JVMs publish of themselves (OpenJDK): their stacks are \
-              complete and their functions named, interpreted ones too, without a flag, an agent \
-              or a restart.",
-        get: |c| Value::Bool(c.jit.hotspot),
-        put: |c, v| put_bool(&mut c.jit.hotspot, &v),
-    },
+    hotspot_key(),
     Key {
         path: "jit.perf_map_max_mib",
         kind: Kind::Int(1, 1024),

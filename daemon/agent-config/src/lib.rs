@@ -7,7 +7,8 @@ mod keys;
 mod metrics;
 mod protection;
 mod sections;
-pub mod triggers;
+pub mod tables;
+mod triggers;
 
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{

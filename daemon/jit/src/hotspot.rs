@@ -264,8 +264,8 @@ impl HotSpot {
         }
         let is_method = matches!(&*name, "nmethod" | "native nmethod");
         let words = memory.int(at(layout.blob_frame_size)?)?;
-        // Stubs that compiled code calls, such as `_new_instance_Java`, are compiled as it is; others
-        // keep a frame pointer.
+        // Stubs that compiled code calls, such as `_new_instance_Java`, are compiled as it is;
+        // others keep a frame pointer.
         let framed = is_method || name.starts_with('_');
         let frame = match words.checked_mul(8) {
             Some(bytes) if framed && bytes >= 16 => Frame::Bytes(bytes),

@@ -22,7 +22,10 @@ export interface RangeKeys {
   anchor?: number | undefined;
 }
 
-/** Where a key leads; `chosen`: it ends a range, of which this is the last step. Undefined: none of them. */
+/**
+ * Where a key leads; `chosen`: it ends a range, of which this is the last step. Undefined: none of
+ * them.
+ */
 export function moved(
   { cursor, anchor }: RangeKeys,
   key: string,
