@@ -7,8 +7,8 @@ mod keys;
 mod metrics;
 mod protection;
 mod sections;
-pub mod tables;
-mod triggers;
+mod tables;
+pub mod triggers;
 
 pub use config::log::{Log, LogFormat, LogLevel};
 pub use config::{
