@@ -78,10 +78,10 @@ fn newer_databases_are_used_as_far_as_they_say() {
         server.statement(&name, &insert);
         ClickHouseStore::open(super::options(&server.url(), &name))
     };
-    let store = newer(9).unwrap();
+    let store = newer(10).unwrap();
     store_all(&store, &[super::window(1)]);
     assert_eq!(super::count(&store), (2, 20));
-    let refused = newer(10).err().unwrap().to_string();
+    let refused = newer(11).err().unwrap().to_string();
     assert!(refused.contains("schema version is 99"), "{refused}");
 }
 
