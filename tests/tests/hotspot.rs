@@ -183,13 +183,14 @@ fn wait_for_name(daemon: &Daemon, jvm: &Jvm, method: &str) {
     assert!(named.is_some(), "no `{method}`; log:\n{}", daemon.log());
 }
 
-/// Nearly all stacks of a JVM are complete and have names down to its first function.
+/// Nearly all stacks of a JVM, since its first, are complete and have names down to its first
+/// function.
 fn check_read(daemon: &Daemon, jvm: &Jvm) {
     wait_for_name(daemon, jvm, "early");
     let found = runtime(daemon, jvm.pid, |found| {
         found.samples >= 200
-            && found.samples_complete * 100 >= found.samples * 95
-            && found.frames_named * 100 >= found.frames * 98
+            && found.samples_complete * 100 >= found.samples * 90
+            && found.frames_named * 100 >= found.frames * 95
     });
     assert_eq!((&*found.runtime, &*found.source), ("hotspot", "structures"));
     assert!(found.advice.is_empty(), "{found:#?}");
